@@ -62,6 +62,10 @@ impl Call {
                 let (query, consistency) = (query.clone(), *consistency);
                 Cow::Owned(Self::Begin(*id, Request::Read { query, consistency, blocking: None }))
             }
+            // The view is of another server. The caller does not accept this answer.
+            Self::Begin(id, Request::ReadPart { .. } | Request::EndView(..)) if dialect < Dialect::Fourth => {
+                Cow::Owned(Self::Begin(*id, Request::Status))
+            }
             known => Cow::Borrowed(known),
         }
     }
@@ -100,10 +104,10 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 #[cfg(test)]
 mod tests {
     use super::Dialect;
-    use crate::id::{LogIndex, NodeName, SessionId, WallTime};
+    use crate::id::{LogIndex, NodeName, ServerId, SessionId, WallTime};
     use crate::query::{Answer, Consistency, Query, Rows};
     use crate::record::{Loss, LossCause};
-    use crate::rpc::{Call, CallId, Request, Response};
+    use crate::rpc::{Call, CallId, Request, Response, ViewId};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -149,6 +153,13 @@ mod tests {
         let read = Call::Begin(CallId(1), Request::Read { query, consistency, blocking: None });
         assert_eq!(*parts.in_dialect(Dialect::Third), read);
         assert_eq!(*parts.in_dialect(Dialect::Fourth), parts);
+        let view = ViewId { server: ServerId(1), number: 1 };
+        let status = Call::Begin(CallId(1), Request::Status);
+        for request in
+            [Request::ReadPart { view, after: 1, consistency }, Request::EndView(view, consistency)]
+        {
+            assert_eq!(*Call::Begin(CallId(1), request).in_dialect(Dialect::Third), status);
+        }
     }
 
     #[test]

@@ -82,6 +82,8 @@ struct Splitter {
     in_string: bool,
     is_escaped: bool,
     is_over: bool,
+    /// Set behind the first comma.
+    has_items: bool,
 }
 
 impl Splitter {
@@ -108,17 +110,22 @@ impl Splitter {
                         self.skip();
                     }
                 }
+                b'}' if self.depth == 1 => return Err("the array ends with a brace".into()),
                 b'}' | b']' => {
                     self.depth -= 1;
                     if self.depth == 0 {
                         self.is_over = true;
                         let item = self.take();
-                        if !item.trim_ascii().is_empty() {
+                        // An empty array has no item; behind a comma, one is missing.
+                        if self.has_items || !item.trim_ascii().is_empty() {
                             return Ok(Split::Item(item));
                         }
                     }
                 }
-                b',' if self.depth == 1 => return Ok(Split::Item(self.take())),
+                b',' if self.depth == 1 => {
+                    self.has_items = true;
+                    return Ok(Split::Item(self.take()));
+                }
                 _ => {}
             }
         }
@@ -167,9 +174,21 @@ mod tests {
 
     #[test]
     fn only_a_whole_array_has_an_end() {
-        for text in
-            ["", "[", "[{\"a\":1}", "[{\"a\":1},", "[\"]", "[\"\\\"]", "[[]", "null", "[],", "{}", "[]]"]
-        {
+        for text in [
+            "",
+            "[",
+            "[{\"a\":1}",
+            "[{\"a\":1},",
+            "[\"]",
+            "[\"\\\"]",
+            "[[]",
+            "null",
+            "[],",
+            "{}",
+            "[]]",
+            "[1,]",
+            "[}",
+        ] {
             assert!(split(text, 3).is_err(), "{text}");
         }
         for text in ["[]", " [ ]\n", "[\n]"] {

@@ -57,6 +57,9 @@ impl Pattern {
     }
 }
 
+/// The maximum [cost](Pattern::cost) of a pattern.
+pub const MAX_PATTERN_STATES: usize = MAX_PATTERN_BYTES / STATE_BYTES;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -38,9 +38,33 @@ pub(super) enum Listing {
 /// A list that is read in parts.
 #[derive(Debug)]
 pub(super) struct LongListing {
+    first: Answer,
+    rest: Option<OpenView>,
+}
+
+/// The view with the rest of a list. Dropped, it is ended at the server too, which frees its place.
+#[derive(Debug)]
+struct OpenView {
     upstream: Upstream,
     consistency: Consistency,
-    first: AnswerPart,
+    rest: Rest,
+}
+
+impl OpenView {
+    /// Reads the next part.
+    async fn next(&mut self, after: u64) -> Result<Answer, Unavailable> {
+        let (view, consistency) = (self.rest.view, self.consistency);
+        let AnswerPart { answer, rest } = self.upstream.call(ReadPart { view, after, consistency }).await?;
+        self.rest.next = rest.and_then(|rest| rest.next);
+        Ok(answer)
+    }
+}
+
+impl Drop for OpenView {
+    fn drop(&mut self) {
+        let (upstream, consistency, view) = (self.upstream.clone(), self.consistency, self.rest.view);
+        tokio::spawn(async move { upstream.call(EndView { view, consistency }).await });
+    }
 }
 
 impl Call<'_> {
@@ -57,9 +81,10 @@ impl Call<'_> {
             Err(Unavailable::AnswerTooLong { .. }) => {
                 let consistency = options.consistency;
                 match self.api.upstream.call(ReadParts { query, consistency }).await {
-                    Ok(first) => {
+                    Ok(AnswerPart { answer: first, rest }) => {
                         let upstream = self.api.upstream.clone();
-                        return Ok(Listing::Long(LongListing { upstream, consistency, first }));
+                        let rest = rest.map(|rest| OpenView { upstream, consistency, rest });
+                        return Ok(Listing::Long(LongListing { first, rest }));
                     }
                     Err(unavailable) => unavailable,
                 }
@@ -81,6 +106,17 @@ impl Call<'_> {
 }
 
 impl Listing {
+    /// Returns the answer, if it has no rows.
+    pub(super) fn empty(&self) -> Option<&Answer> {
+        let (answer, is_complete) = match self {
+            Self::Whole(answer) => (answer.as_ref(), true),
+            Self::Long(LongListing { first, rest }) => {
+                (first, rest.as_ref().is_none_or(|open| open.rest.next.is_none()))
+            }
+        };
+        (is_complete && answer.rows.len() == 0).then_some(answer)
+    }
+
     /// Responds with the list.
     pub(super) async fn respond(self, layout: Layout, render: Render) -> Result<Response<Body>, Failure> {
         match self {
@@ -97,63 +133,45 @@ impl Listing {
 impl LongListing {
     /// The first part is rendered before the response begins, so that it may still fail as a whole.
     async fn respond(self, layout: Layout, render: Render) -> Result<Response<Body>, Failure> {
-        let Self { upstream, consistency, first: AnswerPart { answer, rest } } = self;
-        let answer = Arc::new(answer);
+        let answer = Arc::new(self.first);
         let first = rendered(Arc::clone(&answer), layout, render).await?;
         // One at a time: the next part is read when the client has taken this one.
         let (sender, parts) = mpsc::channel(1);
         let array = ArrayWriter { sender, layout, has_items: false };
-        tokio::spawn(send(upstream, consistency, array, (first, rest), render));
+        tokio::spawn(send(array, first, self.rest, render));
         let response = answer::json_bytes(StatusCode::OK, Body::pieces(parts));
         Ok(answer::with_meta(response, &answer, MetaKind::Plain))
     }
 }
 
-/// Sends all parts, and ends the view if the client is gone or a part fails.
-async fn send(
-    upstream: Upstream,
-    consistency: Consistency,
-    mut array: ArrayWriter,
-    (first, mut rest): (Vec<u8>, Option<Rest>),
-    render: Render,
-) {
-    let view = rest.map(|rest| rest.view);
+/// Sends all parts, until the client is gone or a part fails.
+async fn send(mut array: ArrayWriter, first: Vec<u8>, rest: Option<OpenView>, render: Render) {
+    let mut rest = rest.filter(|open| open.rest.next.is_some());
     let mut is_open = array.items(&first).await;
-    while let (true, Some(next)) = (is_open, rest.filter(|rest| rest.next.is_some())) {
-        match part(&upstream, consistency, next, array.layout, render).await {
-            Ok((json, following)) => {
+    while is_open && let Some(mut open) = rest.take() {
+        match part(&mut open, array.layout, render).await {
+            Ok(json) => {
+                // The view ends with its last part, and not when the client has received that.
+                rest = Some(open).filter(|open| open.rest.next.is_some());
                 is_open = array.items(&json).await;
-                rest = following;
             }
             Err(why) => {
                 tracing::warn!(%why, "a long list could not be read to its end: its connection is closed");
-                is_open = false;
-                array.fail(why).await;
+                return array.fail(why).await;
             }
         }
     }
     if is_open {
         array.end().await;
     }
-    // The server would end it after a minute; this frees its place at once.
-    if let Some(view) = view {
-        let _ = upstream.call(EndView { view, consistency }).await;
-    }
 }
 
 /// Reads and renders the next part.
-async fn part(
-    upstream: &Upstream,
-    consistency: Consistency,
-    rest: Rest,
-    layout: Layout,
-    render: Render,
-) -> Result<(Vec<u8>, Option<Rest>), String> {
-    let after = rest.next.expect("there is a next part");
-    let part = upstream.call(ReadPart { view: rest.view, after, consistency }).await;
-    let AnswerPart { answer, rest } = part.map_err(|unavailable| unavailable.to_string())?;
+async fn part(open: &mut OpenView, layout: Layout, render: Render) -> Result<Vec<u8>, String> {
+    let after = open.rest.next.expect("there is a next part");
+    let answer = open.next(after).await.map_err(|unavailable| unavailable.to_string())?;
     let json = rendered(Arc::new(answer), layout, render).await;
-    Ok((json.map_err(|_| "the agent is shutting down")?, rest))
+    json.map_err(|_| "the agent is shutting down".into())
 }
 
 /// Renders the rows of an answer; many on another thread, so that no other request waits meanwhile.

@@ -660,7 +660,6 @@ fn may_repeat(request: &Request) -> bool {
         Request::Propose(..)
         | Request::Read { .. }
         | Request::ReadParts { .. }
-        | Request::ReadPart { .. }
         | Request::Renew(_)
         | Request::Status
         | Request::Autopilot
@@ -670,7 +669,7 @@ fn may_repeat(request: &Request) -> bool {
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,
         // A second leadership transfer would move the leadership away from the first one's target.
-        // Unlisted requests may not be idempotent.
+        // A view ends with its connection. Unlisted requests may not be idempotent.
         _ => false,
     }
 }

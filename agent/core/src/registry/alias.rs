@@ -154,7 +154,7 @@ impl Tables {
     fn concerned_aliases(&mut self) -> BTreeSet<CheckId> {
         let mut places: Vec<_> = std::mem::take(&mut self.aliases.touched).into_iter().collect();
         let Aliases { followers, read, .. } = &mut self.aliases;
-        if !places.is_empty() && !followers.is_empty() {
+        if !places.is_empty() {
             read.retain(|node, _| followers.contains_key(&Some(node.clone())));
         }
         let mut concerned = BTreeSet::new();

@@ -6,6 +6,7 @@
 use super::definition::NewCheck;
 use super::runs::Runs;
 use super::services::{LocalService, ServiceRegistration};
+use super::sidecar::SIDECAR_PORTS;
 use super::sync::CatalogSync;
 use super::tables::Tables;
 use super::thresholds::Streak;
@@ -165,6 +166,7 @@ impl Registry {
         let checks: BTreeSet<_> = checks.collect();
         self.tables.has_room_for(&self.limits, &services, &checks)?;
         has_services_of(self.tables.services(), &services, &configured.checks)?;
+        has_sidecar_ports(self.tables.services(), &services, &configured.services)?;
         let is_gone = |source: Source, is_named: bool| source == Source::Config && !is_named;
         let known = self.tables.services().iter();
         let gone = known.filter(|(id, service)| is_gone(service.source, services.contains(*id)));
@@ -184,6 +186,30 @@ impl Registry {
             self.register_check(now, check, Source::Config, outbox)?;
         }
         Ok(self.tables.version)
+    }
+}
+
+/// Returns an error if there are fewer free ports than sidecars that need one.
+fn has_sidecar_ports(
+    registered: &BTreeMap<ServiceId, LocalService>,
+    defined: &BTreeSet<ServiceId>,
+    configured: &[ServiceRegistration],
+) -> Result<(), RegistryError> {
+    let stays =
+        |(id, known): &(&ServiceId, &LocalService)| known.source == Source::Api || defined.contains(*id);
+    let kept: BTreeMap<_, _> =
+        registered.iter().filter(stays).map(|(id, known)| (id, known.record.port)).collect();
+    let sidecars = || configured.iter().filter_map(|new| Some(&new.sidecar.as_ref()?.service));
+    let set = configured.iter().map(|new| new.service.port).chain(sidecars().map(|proxy| proxy.port));
+    let used: BTreeSet<u16> = set.chain(kept.values().copied()).collect();
+    let used = SIDECAR_PORTS.filter(|port| used.contains(port)).count();
+    let has_port = |proxy: &Service| {
+        proxy.port > 0 || kept.get(&proxy.id.folded()).is_some_and(|port| SIDECAR_PORTS.contains(port))
+    };
+    let wanted = sidecars().filter(|proxy| !has_port(proxy)).count();
+    match used + wanted > SIDECAR_PORTS.len() {
+        true => Err(RegistryError::NoSidecarPort),
+        false => Ok(()),
     }
 }
 

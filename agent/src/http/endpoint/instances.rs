@@ -8,9 +8,11 @@ use super::super::fields::{Row, RowFilter};
 use super::super::service_mesh::MeshFields;
 use super::misfit;
 use http::Response;
+use lockmesh_agent_core::registry::sidecar_of;
 use lockmesh_protocol::query::{Answer, Blocking, Instance, Query, Rows};
 use lockmesh_protocol::record::{CheckStatus, Node, Service};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,10 +50,13 @@ pub(super) async fn list<T: Row + Serialize>(
             && has_tags(call, &instance.service)
             && (!only_passing || all_pass(instance))
     };
-    let mut shapes = Vec::new();
+    let (mut shapes, mut seen) = (Vec::new(), BTreeSet::new());
     for answer in &answers {
         let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
-        shapes.extend(filter.select(instances.iter().filter(is_wanted).map(&shape)).await?);
+        // A proxy may be found by more than one name.
+        let instances = instances.iter().filter(is_wanted);
+        let new = instances.filter(|instance| seen.insert((&instance.service.node, &instance.service.id)));
+        shapes.extend(filter.select(new.map(&shape)).await?);
     }
     let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
     let response = answer::json(&shapes, call.layout());
@@ -64,20 +69,22 @@ async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc
 
 /// Reads a service and its proxies.
 async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
-    let names = [call.tail.to_owned(), Service::proxies_of(call.tail)];
+    // Proxies that an earlier version registered are found only by their usual name.
+    let names = [call.tail.to_owned(), Service::proxies_of(call.tail), sidecar_of(call.tail)];
     if let Some(blocking) = options.blocking.filter(Blocking::waits) {
         let waiting = ReadOptions { blocking: Some(blocking), ..options };
-        let [own, proxies] = names.clone().map(|name| read(call, name, waiting));
-        // A change of either ends the wait.
+        let [own, proxies, sidecars] = names.clone().map(|name| read(call, name, waiting));
+        // A change of any ends the wait.
         tokio::select! {
             answer = own => answer?,
             answer = proxies => answer?,
+            answer = sidecars => answer?,
         };
     }
     let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
     let options = ReadOptions { blocking, ..options };
-    let [own, proxies] = names.map(|name| read(call, name, options));
-    Ok(vec![own.await?, proxies.await?])
+    let [own, proxies, sidecars] = names.map(|name| read(call, name, options));
+    Ok(vec![own.await?, proxies.await?, sidecars.await?])
 }
 
 fn is_listed(call: &Call<'_>, listed: Listed, service: &Service) -> bool {

@@ -76,9 +76,10 @@ async fn list(
     if call.is_lossy {
         return Ok(absent(call.read(query, options, None).await?.as_ref()));
     }
-    match call.read_list(query, options, None).await? {
-        Listing::Whole(answer) if answer.rows.len() == 0 && !may_be_empty => Ok(absent(&answer)),
-        listing => listing.respond(call.layout(), rendered).await,
+    let listing = call.read_list(query, options, None).await?;
+    match listing.empty().filter(|_| !may_be_empty) {
+        Some(answer) => Ok(absent(answer)),
+        None => listing.respond(call.layout(), rendered).await,
     }
 }
 

@@ -79,6 +79,14 @@ impl Comparison {
         };
         Ok(Self { path, test, is_negated: operator.is_negated() })
     }
+
+    /// Returns the number of states of its regular expression; 0 without one.
+    pub(super) fn pattern_states(&self) -> usize {
+        match &self.test {
+            Test::Matches(pattern) => pattern.cost(),
+            _ => 0,
+        }
+    }
 }
 
 impl Kind {

@@ -40,6 +40,7 @@ pub(super) use value::{Count, List, Record, Value};
 use super::go::literal::quoted;
 use check::Comparison;
 use expression::Expression;
+use lockmesh_agent_core::pattern::MAX_PATTERN_STATES;
 
 /// The maximum length of a filter, in bytes: about the longest that fits a request's URL.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
@@ -47,6 +48,9 @@ pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
 /// The maximum nesting depth of parentheses. Each level needs some stack; people write two or
 /// three.
 pub(super) const MAX_DEPTH: usize = 50;
+
+/// The maximum number of states of all regular expressions of a filter: two of the largest.
+const MAX_STATES: usize = 2 * MAX_PATTERN_STATES;
 
 /// The maximum number of steps for all rows of a request: about one per comparison, and for a
 /// regular expression up to one for each of its states and bytes of text. They take about a
@@ -121,7 +125,12 @@ impl Filter {
             return Err(FilterError::TooLong(text.len()));
         }
         let parsed = grammar::parse(text)?;
-        let expression = parsed.try_map(&mut |parsed| Comparison::new(parsed, sample))?;
+        let mut states = 0;
+        let expression = parsed.try_map(&mut |parsed| {
+            let comparison = Comparison::new(parsed, sample)?;
+            states += comparison.pattern_states();
+            if states > MAX_STATES { Err(FilterError::TooExpensive) } else { Ok(comparison) }
+        })?;
         Ok(Self { expression })
     }
 

@@ -217,6 +217,7 @@ impl Frontend {
             Event::Cancel(call) => {
                 self.pending.cancel(call);
                 self.watches.cancel(call);
+                self.views.cancel(call);
                 self.checkpoints.cancel(call);
             }
             Event::Disconnected(caller) => {
@@ -586,6 +587,10 @@ impl Frontend {
         outbox.changes.iter().for_each(|change| self.watches.touch(change));
         let services = std::mem::take(&mut outbox.services);
         services.iter().for_each(|name| self.watches.touch_service(name));
+        // The old rows are kept by views alone.
+        if outbox.changes.iter().any(|change| matches!(change, Change::Cleared)) {
+            self.views.end_all();
+        }
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
         if roster_changed {

@@ -63,7 +63,7 @@ impl Frontend {
         let (known_leader, last_contact) = contact(&self.view(now));
         let read = LongRead { index, known_leader, last_contact, view, part: None };
         let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
-        match self.views.begin(at, source, from.caller, read) {
+        match self.views.begin(at, source, from, read) {
             Ok(read) => actions.long_reads.push((from, read)),
             Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Read),
         }

@@ -4,7 +4,7 @@
 //! time of each, and the size of what it keeps are limited. A caller whose view was ended receives
 //! an error for its next part, so no answer looks complete that is not.
 
-use super::event::Caller;
+use super::event::{CallRef, Caller};
 use crate::state::LongRead;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::{Unavailable, ViewId};
@@ -30,7 +30,8 @@ pub(super) struct Position {
 
 #[derive(Debug)]
 struct OpenView {
-    caller: Caller,
+    /// The call that began it.
+    begun_by: CallRef,
     read: LongRead,
     begun: Position,
 }
@@ -66,7 +67,7 @@ impl Views {
         &mut self,
         at: Position,
         (server, seed): (ServerId, u64),
-        caller: Caller,
+        begun_by: CallRef,
         read: LongRead,
     ) -> Result<LongRead, Unavailable> {
         self.end_overdue(at);
@@ -75,7 +76,7 @@ impl Views {
         }
         self.last = seed.max(self.last + 1);
         let read = LongRead { part: Some((ViewId { server, number: self.last }, 0)), ..read };
-        self.open.insert(self.last, OpenView { caller, read: read.clone(), begun: at });
+        self.open.insert(self.last, OpenView { begun_by, read: read.clone(), begun: at });
         Ok(read)
     }
 
@@ -88,7 +89,7 @@ impl Views {
         after: u64,
     ) -> Result<LongRead, Unavailable> {
         let of_caller = |open: &&OpenView| {
-            open.caller == caller && open.read.part.as_ref().is_some_and(|(id, _)| *id == view)
+            open.begun_by.caller == caller && open.read.part.as_ref().is_some_and(|(id, _)| *id == view)
         };
         let Some(open) = self.open.get(&view.number).filter(of_caller) else {
             return Err(ended("the server that it was read from no longer has it"));
@@ -102,14 +103,19 @@ impl Views {
 
     /// Ends a view of a caller.
     pub(super) fn end(&mut self, caller: Caller, view: ViewId) {
-        if self.open.get(&view.number).is_some_and(|open| open.caller == caller) {
+        if self.open.get(&view.number).is_some_and(|open| open.begun_by.caller == caller) {
             self.open.remove(&view.number);
         }
     }
 
     /// Ends all views of a connection.
     pub(super) fn end_of_caller(&mut self, caller: Caller) {
-        self.open.retain(|_, open| open.caller != caller);
+        self.open.retain(|_, open| open.begun_by.caller != caller);
+    }
+
+    /// Ends the view that a call began, because its caller does not wait for the first part.
+    pub(super) fn cancel(&mut self, call: CallRef) {
+        self.open.retain(|_, open| open.begun_by != call);
     }
 
     /// Ends all views, because the whole state was replaced.

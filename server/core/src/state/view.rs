@@ -99,7 +99,8 @@ impl State {
             Query::Keys { prefix, separator } => self.keys_view(prefix, WantedRows::Names(separator.clone())),
             _ => View(Source::Rows(Arc::new(self.query(query).1))),
         };
-        (self.index_of(query), view)
+        // Not below the index that woke the reader, or it would retry with the same index in a loop.
+        (self.news(query, LogIndex(0)).unwrap_or_default(), view)
     }
 
     /// The size of all keys and values that were replaced or removed so far, in bytes. Only

@@ -680,6 +680,9 @@ fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
     let Response::Answer(answer) = news else { panic!("no answer") };
     assert_eq!(answer.index, deleted.index, "the missed deletes are no longer known");
 
+    let parts = Request::ReadParts { query: Query::Entries("db/".into()), consistency: Consistency::Default };
+    let Response::AnswerPart(part) = cluster.ask(leader, &agent("a1"), parts) else { panic!("no part") };
+    assert_eq!(part.answer.index, answer.index, "in parts too, or the client would read again in a loop");
     let call = cluster.call(leader, &agent("a1"), list(answer.index, 10 * SECOND));
     assert_eq!(cluster.answer(leader, call), None, "now it is up to date");
     let at_once = cluster.ask(leader, &agent("a1"), list(answer.index, Duration::ZERO));

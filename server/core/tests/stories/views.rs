@@ -97,6 +97,23 @@ fn the_ninth_view_waits_for_the_end_of_another() {
 }
 
 #[test]
+fn a_view_ends_with_the_call_that_began_it_and_with_a_restore() {
+    let (mut cluster, leader) = cluster();
+    let gone = |cluster: &mut Cluster, first: &AnswerPart| {
+        let answer = cluster.ask(leader, &agent("a1"), next(first));
+        assert!(is_overloaded(&answer, "the answer is incomplete"));
+    };
+    let call = cluster.call(leader, &agent("a1"), all(Consistency::Default));
+    let Some(Response::AnswerPart(first)) = cluster.answer(leader, call).cloned() else { panic!("no part") };
+    cluster.turn(leader, Some(Event::Cancel(call)));
+    gone(&mut cluster, &first);
+    let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
+    let rows = cluster.backup();
+    cluster.restore(rows);
+    gone(&mut cluster, &first);
+}
+
+#[test]
 fn a_view_belongs_to_its_connection() {
     let (mut cluster, leader) = cluster();
     let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
