@@ -2,7 +2,8 @@
 //! its value is written once.
 //!
 //! Every write of the simulated clients has a unique value. A restore writes no values of its own:
-//! it brings old ones back. A request without an ID that is not idempotent is sent only once by an
+//! it brings old ones back, and undoes newer ones: a lock wait whose grant it undid may be granted
+//! once more, and then writes its value again. A request without an ID that is not idempotent is sent only once by an
 //! agent.
 
 use super::agent_event::AgentEvent;
@@ -21,6 +22,8 @@ pub(super) struct ExactlyOnce {
     kept: BTreeSet<(AgentNumber, Generation, u64)>,
     present: BTreeMap<Key, Bytes>,
     written: BTreeSet<(Key, Bytes)>,
+    /// Values that a restore undid.
+    undone: BTreeSet<(Key, Bytes)>,
     /// The number of leadership transfers that each agent was asked for and may send.
     transfers: BTreeMap<usize, u64>,
     /// The transfers that were sent: by connection and call.
@@ -57,7 +60,9 @@ impl ExactlyOnce {
             Change::Entry(key, Some(entry)) => Some((key.clone(), entry.value.clone())),
             _ => None,
         });
-        self.present = entries.collect();
+        let before = std::mem::replace(&mut self.present, entries.collect());
+        let is_undone = |(key, value): &(Key, Bytes)| self.present.get(key) != Some(value);
+        self.undone.extend(before.into_iter().filter(is_undone));
         Ok(())
     }
 
@@ -76,7 +81,9 @@ impl ExactlyOnce {
             Change::Entry(key, Some(entry)) if !entry.value.is_empty() => {
                 let before = self.present.insert(key.clone(), entry.value.clone());
                 let is_new = before.as_ref() != Some(&entry.value);
-                let first = !is_new || self.written.insert((key.clone(), entry.value.clone()));
+                let written = (key.clone(), entry.value.clone());
+                let is_granted_again = entry.lock.session.is_some() && self.undone.remove(&written);
+                let first = !is_new || self.written.insert(written) || is_granted_again;
                 ensure(first, || format!("{:?} was written to {key} twice", entry.value))
             }
             Change::TreeDeleted(prefix) => {
