@@ -669,7 +669,8 @@ fn may_repeat(request: &Request) -> bool {
         | Request::AddServer(_)
         | Request::RemoveServer(_) => true,
         // A second leadership transfer would move the leadership away from the first one's target.
-        // A view ends with its connection. Unlisted requests may not be idempotent.
+        // The view of a part ends with its connection.
+        // Unlisted requests may not be idempotent.
         _ => false,
     }
 }

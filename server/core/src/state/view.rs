@@ -99,7 +99,8 @@ impl State {
             Query::Keys { prefix, separator } => self.keys_view(prefix, WantedRows::Names(separator.clone())),
             _ => View(Source::Rows(Arc::new(self.query(query).1))),
         };
-        // Not below the index that woke the reader, or it would retry with the same index in a loop.
+        // Not below the index that woke the reader, or it would retry with the same index in a
+        // loop.
         (self.news(query, LogIndex(0)).unwrap_or_default(), view)
     }
 

@@ -3,8 +3,8 @@
 //!
 //! Every write of the simulated clients has a unique value. A restore writes no values of its own:
 //! it brings old ones back, and undoes newer ones: a lock wait whose grant it undid may be granted
-//! once more, and then writes its value again. A request without an ID that is not idempotent is sent only once by an
-//! agent.
+//! once more, and then writes its value again. A request without an ID that is not idempotent is
+//! sent only once by an agent.
 
 use super::agent_event::AgentEvent;
 use super::{Fact, Invariant, Scene, ensure, is_restore};
