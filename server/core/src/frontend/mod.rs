@@ -584,13 +584,15 @@ impl Frontend {
         self.hand_on(actions);
         self.gossip_key.follow(now, self.core.state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
-        outbox.changes.iter().for_each(|change| self.watches.touch(change));
+        for change in &outbox.changes {
+            self.watches.touch(change);
+            if matches!(change, Change::Cleared) {
+                // Views alone keep the old rows.
+                self.views.end_all();
+            }
+        }
         let services = std::mem::take(&mut outbox.services);
         services.iter().for_each(|name| self.watches.touch_service(name));
-        // The old rows are kept by views alone.
-        if outbox.changes.iter().any(|change| matches!(change, Change::Cleared)) {
-            self.views.end_all();
-        }
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
         if roster_changed {
