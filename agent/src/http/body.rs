@@ -22,7 +22,8 @@ pub struct Body {
 enum Kind {
     Whole(Bytes),
     Arriving(Incoming),
-    Pieces(mpsc::Receiver<io::Result<Bytes>>),
+    Pieces(mpsc::Receiver<Bytes>),
+    Parts(mpsc::Receiver<io::Result<Bytes>>),
     File(Box<FileBody>),
 }
 
@@ -46,9 +47,15 @@ impl Body {
         Self::new(Kind::Arriving(incoming))
     }
 
-    /// Creates a body from pieces, until their sender is dropped. An error breaks it off.
-    pub(super) fn pieces(pieces: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+    /// Creates a body from pieces, until their sender is dropped.
+    pub(super) fn pieces(pieces: mpsc::Receiver<Bytes>) -> Self {
         Self::new(Kind::Pieces(pieces))
+    }
+
+    /// Creates a body from parts, the last of which is empty. Without that one the body is broken
+    /// off, as with an error, so that nobody takes its beginning for the whole.
+    pub(super) fn parts(parts: mpsc::Receiver<io::Result<Bytes>>) -> Self {
+        Self::new(Kind::Parts(parts))
     }
 
     /// Creates a body from the rest of a file.
@@ -79,8 +86,13 @@ impl Stream for Body {
                 .poll_frame(context)
                 .map(|frame| frame.map(|frame| frame.map_err(io::Error::other))),
             Kind::Pieces(pieces) => {
-                pieces.poll_recv(context).map(|piece| piece.map(|piece| piece.map(Frame::data)))
+                pieces.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
             }
+            Kind::Parts(parts) => parts.poll_recv(context).map(|part| match part {
+                Some(Ok(end)) if end.is_empty() => None,
+                Some(part) => Some(part.map(Frame::data)),
+                None => Some(Err(io::ErrorKind::UnexpectedEof.into())),
+            }),
             Kind::File(file) => Pin::new(file.as_mut()).poll_frame(context),
         }
     }
@@ -89,7 +101,7 @@ impl Stream for Body {
         match &self.kind {
             Kind::Whole(bytes) => bytes.is_empty(),
             Kind::Arriving(incoming) => incoming.is_end_stream(),
-            Kind::Pieces(_) => false,
+            Kind::Pieces(_) | Kind::Parts(_) => false,
             Kind::File(file) => file.is_end_stream(),
         }
     }
@@ -98,7 +110,7 @@ impl Stream for Body {
         match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Arriving(incoming) => incoming.size_hint(),
-            Kind::Pieces(_) => SizeHint::default(),
+            Kind::Pieces(_) | Kind::Parts(_) => SizeHint::default(),
             Kind::File(file) => file.size_hint(),
         }
     }

@@ -5,7 +5,6 @@ use crate::metrics::BlockedWatcher;
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Response};
-use std::io;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -41,7 +40,7 @@ where
 /// The sender of events.
 #[derive(Debug)]
 pub(super) struct EventSender {
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    sender: mpsc::Sender<Bytes>,
     _waits: BlockedWatcher,
 }
 
@@ -51,7 +50,7 @@ impl EventSender {
         let mut text = format!("event: {name}\nid: {id}\ndata: ").into_bytes();
         text.extend_from_slice(data);
         text.extend_from_slice(b"\n\n");
-        self.sender.send(Ok(text.into())).await.is_ok()
+        self.sender.send(text.into()).await.is_ok()
     }
 
     /// Waits for news, and sends comments meanwhile; returns `None` if the client is gone.
@@ -62,7 +61,7 @@ impl EventSender {
                 news = &mut news => return Some(news),
                 () = self.sender.closed() => return None,
                 () = tokio::time::sleep(KEEP_ALIVE) => {
-                    self.sender.send(Ok(Bytes::from_static(b": nothing new\n\n"))).await.ok()?;
+                    self.sender.send(Bytes::from_static(b": nothing new\n\n")).await.ok()?;
                 }
             }
         }

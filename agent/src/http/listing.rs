@@ -139,7 +139,7 @@ impl LongListing {
         let (sender, parts) = mpsc::channel(1);
         let array = ArrayWriter { sender, layout, has_items: false };
         tokio::spawn(send(array, first, self.rest, render));
-        let response = answer::json_bytes(StatusCode::OK, Body::pieces(parts));
+        let response = answer::json_bytes(StatusCode::OK, Body::parts(parts));
         Ok(answer::with_meta(response, &answer, MetaKind::Plain))
     }
 }
@@ -213,7 +213,9 @@ impl ArrayWriter {
             (true, true, false) => b"\n]",
             (true, true, true) => b"\n]\n",
         };
-        self.send(end.to_vec()).await;
+        if self.send(end.to_vec()).await {
+            self.send(Vec::new()).await;
+        }
     }
 
     /// Breaks the response off.

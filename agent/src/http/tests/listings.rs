@@ -3,8 +3,10 @@
 use super::{LOCAL, Stand};
 use crate::http::body::Body;
 use crate::http::router::respond;
+use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
+use tokio::sync::mpsc;
 
 /// The keys of the tests, and a session.
 async fn stand() -> Stand {
@@ -85,6 +87,16 @@ async fn a_list_whose_view_ended_is_broken_off() {
     };
     assert!(!rest.ends_with(b"]"), "no client may take it for the whole");
     assert!(error.to_string().contains("the answer is incomplete"), "{error}");
+}
+
+#[tokio::test]
+async fn a_list_without_its_end_is_broken_off() {
+    let (sender, parts) = mpsc::channel(2);
+    let mut body = Body::parts(parts);
+    sender.send(Ok(Bytes::from_static(b"[1"))).await.unwrap();
+    drop(sender);
+    body.frame().await.unwrap().unwrap();
+    assert!(body.frame().await.expect("it does not end").is_err());
 }
 
 #[tokio::test]
