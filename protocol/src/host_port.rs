@@ -40,6 +40,13 @@ pub struct NotHost;
 #[error("not a host:port, such as 10.0.0.5:8300, [2001:db8::5]:8300 or s1.internal:8300")]
 pub struct NotHostPort;
 
+/// Joins a host and a port; an IPv6 address gets brackets, or the port would look like a part of
+/// it.
+pub fn join(host: &str, port: u16) -> String {
+    let is_bare = host.contains(':') && !host.starts_with('[');
+    if is_bare { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 impl HostPort {
     /// Returns the host: an IP address without brackets, with its zone; or a DNS name.
     pub fn host(&self) -> &str {

@@ -38,6 +38,9 @@ const MAX_ANSWER: usize = 256 << 20;
 /// The delay before another connection attempt while the agent's accept queue is full.
 const FULL_QUEUE_BACKOFF: Duration = Duration::from_millis(2);
 
+/// The maximum time without progress before a transfer is aborted.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -339,6 +342,13 @@ impl Body for Outgoing {
             Self::Pieces(_) => SizeHint::default(),
         }
     }
+}
+
+/// Awaits a step of a transfer, which must make progress.
+pub(crate) async fn unstalled<T>(address: &Address, step: impl Future<Output = T>) -> Result<T, Error> {
+    let reason = || format!("no progress for {} s", STALL_TIMEOUT.as_secs());
+    let stalled = |_| Error::Unanswered { address: address.clone(), reason: reason() };
+    timeout(STALL_TIMEOUT, step).await.map_err(stalled)
 }
 
 /// Connects to a Unix socket. If the accept queue is full, the kernel rejects the connection

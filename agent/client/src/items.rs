@@ -1,15 +1,10 @@
 //! A reply that is a JSON array, item by item: however long it is, only one item is in memory.
 
 use crate::address::Address;
-use crate::connection::Download;
+use crate::connection::{Download, unstalled};
 use crate::error::Error;
 use bytes::{Buf, BytesMut};
 use serde::de::DeserializeOwned;
-use std::time::Duration;
-use tokio::time::timeout;
-
-/// The maximum time without a piece of the reply.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The maximum size of an item in bytes: that of the largest value, in base64, with room to spare.
 const MAX_ITEM: usize = 64 << 20;
@@ -41,11 +36,7 @@ impl Items {
                 Split::End => return Ok(None),
                 Split::Incomplete => {}
             }
-            let piece = timeout(STALL_TIMEOUT, self.download.next()).await;
-            let Ok(piece) = piece else {
-                return Err(self.broken(format!("no progress for {} s", STALL_TIMEOUT.as_secs())));
-            };
-            match piece {
+            match unstalled(&self.address, self.download.next()).await? {
                 Some(Ok(piece)) => self.splitter.buffer.extend_from_slice(&piece),
                 Some(Err(error)) => return Err(self.broken(format!("the list is incomplete: {error}"))),
                 None => return Err(self.broken("the list is incomplete".into())),

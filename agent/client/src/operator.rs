@@ -1,7 +1,7 @@
 //! Requests for operators: the quorum, backups, and lock holders.
 
 use crate::client::{Answer, Client, Target, accept};
-use crate::connection::{Download, Outgoing, Verb};
+use crate::connection::{Download, Outgoing, Verb, unstalled};
 use crate::error::Error;
 use crate::outcome;
 use crate::read::Read;
@@ -14,10 +14,6 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
-
-/// The maximum time without progress before a backup is aborted.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The timeout of a change of the quorum.
 const OPERATOR_TIMEOUT: Duration = Duration::from_secs(60);
@@ -238,8 +234,7 @@ impl Operator<'_> {
     }
 
     async fn unstalled<T>(&self, step: impl Future<Output = T>) -> Result<T, Error> {
-        let stalled = |_| self.broken(&format!("no progress for {} s", STALL_TIMEOUT.as_secs()));
-        timeout(STALL_TIMEOUT, step).await.map_err(stalled)
+        unstalled(self.client.address(), step).await
     }
 
     fn broken(&self, reason: &str) -> Error {

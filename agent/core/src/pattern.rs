@@ -19,6 +19,9 @@ const SMALLEST_BYTES: usize = 256;
 /// The approximate size of one state of a compiled pattern, in bytes.
 const STATE_BYTES: usize = 32;
 
+/// The maximum [cost](Pattern::cost) of a pattern.
+pub const MAX_PATTERN_STATES: usize = MAX_PATTERN_BYTES / STATE_BYTES;
+
 /// A compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Pattern {
@@ -57,9 +60,6 @@ impl Pattern {
     }
 }
 
-/// The maximum [cost](Pattern::cost) of a pattern.
-pub const MAX_PATTERN_STATES: usize = MAX_PATTERN_BYTES / STATE_BYTES;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,7 +69,7 @@ mod tests {
         let cost = |text: &str| Pattern::new(text).expect("it is valid").cost();
         assert_eq!(cost("^web"), 8);
         assert!(cost(r"^[\w.-]{1,100}$") > cost(r"^web-[0-9]+$"));
-        assert!(cost(r"(a{20}){20}") <= MAX_PATTERN_BYTES / STATE_BYTES);
+        assert!(cost(r"(a{20}){20}") <= MAX_PATTERN_STATES);
     }
 
     #[test]

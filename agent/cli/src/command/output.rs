@@ -3,6 +3,7 @@
 //! A closed pipe (`| head`) is an ordinary end, [`CliError::ClosedPipe`], never a panic.
 
 use super::error::CliError;
+use lockmesh_protocol::host_port::join;
 use serde::Serialize;
 use std::io::{IsTerminal, Write, stderr, stdout};
 
@@ -180,13 +181,7 @@ fn is_uuid(text: &str) -> bool {
 
 /// `host:port`, with brackets around an IPv6 address; without a host or a port, only the other one.
 pub fn host_port(host: &str, port: u16) -> String {
-    // Without brackets the port would look like a part of the address.
-    let is_bare = host.contains(':') && !host.starts_with('[');
-    match port {
-        0 => host.into(),
-        port if is_bare => format!("[{host}]:{port}"),
-        port => format!("{host}:{port}"),
-    }
+    if port == 0 { host.into() } else { join(host, port) }
 }
 
 /// The text with control characters escaped.

@@ -3,6 +3,7 @@
 use super::RegistryError;
 use super::definition::{CheckKind, NewCheck, Probe, Target};
 use super::services::{LocalService, ServiceRegistration};
+use lockmesh_protocol::host_port::join;
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::record::{CheckStatus, Service};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,8 +94,7 @@ impl Sidecar {
 }
 
 fn usual_checks(id: &ServiceId, parent: &ServiceId, host: &str, port: u16) -> Vec<NewCheck> {
-    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let target = Target::Tcp { address, tls: None };
+    let target = Target::Tcp { address: join(host, port), tls: None };
     let listening = CheckKind::Probe(Probe { target, interval: LISTENING_INTERVAL, timeout: None });
     let alias = CheckKind::Alias { node: None, service: Some(parent.clone()) };
     let check = |number: u8, name: String, kind| NewCheck {
