@@ -16,6 +16,10 @@ use tokio::task::JoinHandle;
 /// The maximum number waiting on one connection: each keeps the pages that it is built from.
 const WAITING_MAX: usize = 64;
 
+/// The approximate size of a part of an answer, in bytes. The JSON of the catalog has several times
+/// as many, and an agent holds two parts for a client that reads slowly.
+const PART_BYTES: usize = 256 << 10;
+
 /// One builder per this many processors, so that some are left for other work.
 const PROCESSORS_FOR_ONE: usize = 2;
 
@@ -96,7 +100,7 @@ impl Drop for LongReads {
 }
 
 fn build(call: CallId, read: LongRead) -> Built {
-    let response = read.into_response(MAX_FRAME_BYTES);
+    let response = read.into_response(MAX_FRAME_BYTES, PART_BYTES);
     let is_too_long = matches!(response, Response::Unavailable(_));
     match Encoded::new(&(call, response)) {
         Ok(answer) => Built { answer, is_too_long },

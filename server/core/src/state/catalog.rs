@@ -42,6 +42,29 @@ pub(super) struct Catalog {
     pub(super) node_ids: BTreeMap<String, NodeName>,
     pub(super) names: ServiceNames,
     pub(super) indexes: ServiceIndexes,
+    pub(super) replaced: Replaced,
+}
+
+/// The approximate size of all services and checks that were replaced or removed, in bytes: at most
+/// that much is kept by views alone. It is no part of the replicated state: all values are equal.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Replaced(pub(super) u64);
+
+impl PartialEq for Replaced {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Replaced {}
+
+impl Replaced {
+    /// Adds a row with these long texts.
+    pub(super) fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a String>) {
+        /// The size of a row without its texts.
+        const OTHERS: usize = 256;
+        self.0 += (OTHERS + texts.into_iter().map(String::len).sum::<usize>()) as u64;
+    }
 }
 
 impl CheckKey {

@@ -8,11 +8,15 @@ use super::entry::lock_of;
 use super::tree::under;
 use super::view::names;
 use lockmesh_protocol::change::Table;
-use lockmesh_protocol::id::{Key, LogIndex, NodeName};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::query::{Instance, LockInfo, Query, Rows};
-use lockmesh_protocol::record::{Check, Service};
+use lockmesh_protocol::record::Check;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// The checks of a node by the folded id of their service, each ordered by id; `None` for those of
+/// the node itself.
+type ChecksByService = BTreeMap<Option<ServiceId>, Vec<Arc<Check>>>;
 
 impl Catalog {
     pub(super) fn rows_of(&self, query: &Query) -> Rows {
@@ -53,23 +57,32 @@ impl Catalog {
     }
 
     fn instances(&self, name: &str) -> Vec<Instance> {
-        self.instances_of(name)
-            .map(|(key, service)| Instance {
+        let mut instances = Vec::new();
+        // The instances are ordered by node, so the checks of each are read once.
+        let mut of_node: Option<(&NodeName, ChecksByService)> = None;
+        for (key, service) in self.instances_of(name) {
+            let checks = match of_node.take().filter(|(node, _)| **node == key.node) {
+                Some((_, checks)) => checks,
+                None => self.checks_by_service(&key.node),
+            };
+            let of = |service: Option<ServiceId>| checks.get(&service).into_iter().flatten().cloned();
+            instances.push(Instance {
                 node: self.nodes[&key.node].clone(),
                 service: service.clone(),
-                checks: self.checks_of_instance(&key.node, service),
-            })
-            .collect()
+                checks: of(None).chain(of(Some(key.id.clone()))).collect(),
+            });
+            of_node = Some((&key.node, checks));
+        }
+        instances
     }
 
-    /// The node-level checks, then the service's, each ordered by id.
-    fn checks_of_instance(&self, folded: &NodeName, service: &Service) -> Vec<Arc<Check>> {
-        let checks = || self.checks_of(folded).map(|(_, check)| check);
-        let of_node = checks().filter(|check| check.service_id.is_none());
-        let is_its_own = |check: &&Arc<Check>| {
-            check.service_id.as_ref().is_some_and(|id| id.folded() == service.id.folded())
-        };
-        of_node.chain(checks().filter(is_its_own)).cloned().collect()
+    fn checks_by_service(&self, folded: &NodeName) -> ChecksByService {
+        let mut checks = ChecksByService::new();
+        for (_, check) in self.checks_of(folded) {
+            let service = check.service_id.as_ref().map(ServiceId::folded);
+            checks.entry(service).or_default().push(check.clone());
+        }
+        checks
     }
 }
 

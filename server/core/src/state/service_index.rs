@@ -80,6 +80,7 @@ impl ServiceNames {
 impl Catalog {
     pub(super) fn load_service(&mut self, key: ServiceKey, service: Option<Arc<Service>>) {
         if let Some(before) = self.services.remove(&key) {
+            self.replaced.add(before.meta.values().chain(&before.tags));
             folded_names(&before).for_each(|name| take_out(&mut self.names.instances, &name, &key));
         }
         if let Some(service) = service {
@@ -90,6 +91,7 @@ impl Catalog {
 
     pub(super) fn load_check(&mut self, key: CheckKey, check: Option<Arc<Check>>) {
         if let Some(before) = self.checks.remove(&key) {
+            self.replaced.add([&before.output, &before.notes, &before.definition]);
             take_out(&mut self.names.checks, &folded_name(&before.service_name), &key);
         }
         if let Some(check) = check {

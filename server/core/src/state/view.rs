@@ -28,9 +28,6 @@ pub enum Listing {
     TooLong,
 }
 
-/// The approximate size of a part, in bytes.
-const PART_BYTES: usize = 1 << 20;
-
 /// A snapshot of the rows of an answer.
 #[derive(Clone, Debug)]
 pub struct View(Source);
@@ -104,10 +101,10 @@ impl State {
         (self.news(query, LogIndex(0)).unwrap_or_default(), view)
     }
 
-    /// The size of all keys and values that were replaced or removed so far, in bytes. Only
-    /// differences are significant.
+    /// The size of all keys, values, services and checks that were replaced or removed so far, in
+    /// bytes. Only differences are significant.
     pub fn replaced_bytes(&self) -> u64 {
-        self.keys.entries.replaced_bytes()
+        self.keys.entries.replaced_bytes() + self.catalog.replaced.0
     }
 
     fn keys_view(&self, prefix: &Key, wanted: WantedRows) -> View {
@@ -140,13 +137,14 @@ impl View {
         }
     }
 
-    /// Builds the part that begins at a position. Returns the position of the next part, if any.
-    pub fn part(&self, after: u64) -> (Rows, Option<u64>) {
+    /// Builds the part that begins at a position, of about `size` bytes. Returns the position of the
+    /// next part, if any.
+    pub fn part(&self, after: u64, size: usize) -> (Rows, Option<u64>) {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let (rows, next) = match &self.0 {
             Source::Keys { entries, prefix, wanted: WantedRows::Entries } => {
                 let rows = entries.under_after(prefix.as_str(), after);
-                let (rows, count) = taken(rows, |(key, entry)| entry.least_bytes(key));
+                let (rows, count) = taken(rows, size, |(key, entry)| entry.least_bytes(key));
                 let next = after + count;
                 let rows = rows.into_iter().map(|(_, entry)| entry.clone()).collect();
                 (Rows::Entries(rows), (next < entries.size_under(prefix.as_str()).0).then_some(next))
@@ -157,7 +155,7 @@ impl View {
                 let known = after.checked_sub(1).and_then(|last| entries.under_after(prefix, last).next());
                 let known = known.map(|(key, _)| cut(key.as_str(), prefix.len(), separator));
                 let keys = entries.under_after(prefix, after).map(|(key, _)| key);
-                let (keys, count) = taken(keys, |key| key.as_str().len());
+                let (keys, count) = taken(keys, size, |key| key.as_str().len());
                 let mut names: Vec<String> = Vec::new();
                 for key in keys {
                     let name = cut(key.as_str(), prefix.len(), separator);
@@ -168,18 +166,18 @@ impl View {
                 let next = after + count;
                 (Rows::Keys(names), (next < entries.size_under(prefix).0).then_some(next))
             }
-            Source::Rows(rows) => rows.part(after, PART_BYTES),
+            Source::Rows(rows) => rows.part(after, size),
         };
         (rows, next.map(|next| next as u64))
     }
 }
 
-/// Takes rows of up to about the size of a part, and returns their number.
-fn taken<T>(rows: impl Iterator<Item = T>, size: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
+/// Takes rows of up to about `size` bytes, and returns their number.
+fn taken<T>(rows: impl Iterator<Item = T>, size: usize, size_of: impl Fn(&T) -> usize) -> (Vec<T>, usize) {
     let mut bytes = 0;
     let has_room = |row: &T| {
-        let had_room = bytes < PART_BYTES;
-        bytes += size(row);
+        let had_room = bytes < size;
+        bytes += size_of(row);
         had_room
     };
     let rows: Vec<T> = rows.take_while(has_room).collect();
@@ -188,11 +186,12 @@ fn taken<T>(rows: impl Iterator<Item = T>, size: impl Fn(&T) -> usize) -> (Vec<T
 }
 
 impl LongRead {
-    /// Builds the response, which takes a while.
-    pub fn into_response(self, limit: usize) -> Response {
+    /// Builds the response, which takes a while: a whole answer of up to `limit` bytes, or a part of
+    /// about `part_size` bytes.
+    pub fn into_response(self, limit: usize, part_size: usize) -> Response {
         let Self { index, known_leader, last_contact, view, part } = self;
         if let Some((id, after)) = part {
-            let (rows, next) = view.part(after);
+            let (rows, next) = view.part(after, part_size);
             let answer = Answer { index, rows, known_leader, last_contact };
             return Response::AnswerPart(Box::new(AnswerPart { answer, view: id, next }));
         }

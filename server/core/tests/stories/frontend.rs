@@ -202,7 +202,7 @@ impl One {
             assert_eq!(before, None, "a call is answered once");
         }
         for (to, read) in self.actions.long_reads.drain(..) {
-            let before = self.answers.insert(to, read.into_response(MAX_FRAME_BYTES));
+            let before = self.answers.insert(to, read.into_response(MAX_FRAME_BYTES, 1 << 20));
             assert_eq!(before, None, "a call is answered once");
         }
         self.readers.append(&mut self.actions.open_readers);

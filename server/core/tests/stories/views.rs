@@ -3,9 +3,10 @@
 
 use crate::frontend::{Cluster, agent};
 use lockmesh_core::frontend::{CallRef, Caller, Event};
-use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::command::{Command, KvCommand, NewEntry, Registration};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
+use lockmesh_protocol::record::{Check, CheckStatus, Node};
 use lockmesh_protocol::rpc::{AnswerPart, CallId, Request, Response, Unavailable, ViewId};
 use std::time::Duration;
 
@@ -140,15 +141,28 @@ fn a_view_that_is_not_read_in_time_ends() {
     assert!(is_overloaded(&late, "the answer is incomplete"));
 }
 
+/// A command that replaces the output of a check with a large one.
+fn reported(number: u64) -> Command {
+    let check = Check::of("n1".into(), "up".into(), CheckStatus::Passing);
+    let output = format!("{number}{}", "x".repeat(LARGE));
+    let node = Node::of("n1".into(), String::new(), "10.0.0.1");
+    let checks = vec![Check { output, ..check }];
+    Command::Register(Registration { node, skip_node_update: true, service: None, checks })
+}
+
 #[test]
 fn a_view_of_much_replaced_data_ends() {
-    let (mut cluster, leader) = cluster();
-    let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
-    let writes = (64 << 20) / LARGE as u64 + 1;
-    for number in 1..=writes {
-        let written = cluster.command(large(&format!("k{}", number % 10), number));
-        assert!(matches!(written, Response::Applied(_)), "{written:?}");
+    let changes = [|number: u64| large(&format!("k{}", number % 10), number), |number: u64| reported(number)];
+    for change in changes {
+        let (mut cluster, leader) = cluster();
+        let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
+        // One more, because the first check replaces none.
+        let writes = (64 << 20) / LARGE as u64 + 2;
+        for number in 1..=writes {
+            let written = cluster.command(change(number));
+            assert!(matches!(written, Response::Applied(_)), "{written:?}");
+        }
+        let late = cluster.ask(leader, &agent("a1"), next(&first));
+        assert!(is_overloaded(&late, "the answer is incomplete"));
     }
-    let late = cluster.ask(leader, &agent("a1"), next(&first));
-    assert!(is_overloaded(&late, "the answer is incomplete"));
 }
