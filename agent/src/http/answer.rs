@@ -100,6 +100,11 @@ impl Failure {
         self.status
     }
 
+    /// Returns the text of the response.
+    pub(super) fn reason(&self) -> &str {
+        &self.text.0
+    }
+
     /// Replaces the outcome.
     pub(super) fn with_outcome(self, outcome: Outcome) -> Self {
         Self { outcome, ..self }

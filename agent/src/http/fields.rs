@@ -44,12 +44,22 @@ impl<T: Row> RowFilter<T> {
     }
 
     /// Returns the selected rows, in their order.
-    pub(super) async fn select(&mut self, rows: impl Iterator<Item = T>) -> Result<Vec<T>, Failure> {
-        let Some(filter) = &self.filter else { return Ok(rows.collect()) };
+    pub(super) fn select(&mut self, rows: impl Iterator<Item = T>) -> Result<Vec<T>, Failure> {
+        let mut selected = Vec::new();
+        for row in rows {
+            if self.selects(&row)? {
+                selected.push(row);
+            }
+        }
+        Ok(selected)
+    }
+
+    /// The same for the shared thread.
+    pub(super) async fn select_in_turns(&mut self, rows: impl Iterator<Item = T>) -> Result<Vec<T>, Failure> {
         let mut selected = Vec::new();
         for row in rows {
             let turn = self.steps / STEPS_PER_TURN;
-            if filter.selects(&row, &mut self.steps)? {
+            if self.selects(&row)? {
                 selected.push(row);
             }
             if self.steps / STEPS_PER_TURN > turn {
@@ -57,6 +67,13 @@ impl<T: Row> RowFilter<T> {
             }
         }
         Ok(selected)
+    }
+
+    fn selects(&mut self, row: &T) -> Result<bool, Failure> {
+        match &self.filter {
+            Some(filter) => Ok(filter.selects(row, &mut self.steps)?),
+            None => Ok(true),
+        }
     }
 }
 

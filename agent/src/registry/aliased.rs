@@ -1,5 +1,6 @@
 //! Reads the other nodes whose checks this agent's aliases follow.
 
+use super::checks_of;
 use crate::upstream::Upstream;
 use crate::upstream::calls::Read;
 use lockmesh_agent_core::registry::{AliasedNode, Input};
@@ -84,18 +85,20 @@ async fn read(
 ) -> Result<AliasedNode, Unavailable> {
     let blocking = (*index > LogIndex(0)).then_some(Blocking { index: *index, wait: READ_WAIT });
     let query = Query::NodeChecks(node.clone());
-    let answer = upstream.call(Read { query, consistency: Consistency::Default, blocking }).await?;
-    let Rows::Checks(checks) = &answer.rows else {
-        return Err(Unavailable::Unknown("the server answered with no checks".into()));
-    };
-    *index = answer.index;
+    let answers = upstream.read_all(Read { query, consistency: Consistency::Default, blocking }).await?;
+    let mut checks = Vec::new();
+    for answer in &answers {
+        checks.extend_from_slice(checks_of(&answer.rows)?);
+        *index = answer.index;
+    }
     let query = Query::Node(node.clone());
-    let services = upstream.call(Read { query, consistency: Consistency::Default, blocking: None }).await?;
-    let (exists, services) = match &services.rows {
-        Rows::Node(Some((_, services))) => {
-            (true, services.iter().map(|service| service.id.folded()).collect())
+    let read = Read { query, consistency: Consistency::Default, blocking: None };
+    let (mut exists, mut services) = (false, BTreeSet::new());
+    for answer in upstream.read_all(read).await? {
+        if let Rows::Node(Some((_, of_node))) = &answer.rows {
+            exists = true;
+            services.extend(of_node.iter().map(|service| service.id.folded()));
         }
-        _ => (false, BTreeSet::new()),
-    };
-    Ok(AliasedNode { exists, services, checks: checks.clone() })
+    }
+    Ok(AliasedNode { exists, services, checks })
 }

@@ -343,18 +343,15 @@ impl Registry {
                 let deregistration = Deregistration { node, service: None, check: Some(id) };
                 Input::Written(self.write(Command::Deregister(deregistration)).await)
             }
-            Order::ReadServices => {
-                Input::Services(self.read(Query::Node(node)).await.and_then(|rows| match rows {
-                    Rows::Node(node) => Ok(node.map(|(_, services)| services).unwrap_or_default()),
+            Order::ReadServices => Input::Services(
+                self.read(Query::Node(node), |rows| match rows {
+                    Rows::Node(Some((_, services))) => Ok(services),
+                    Rows::Node(None) => Ok(&[]),
                     _ => Err(Unavailable::Unknown("the server answered with no services".into())),
-                }))
-            }
-            Order::ReadChecks => {
-                Input::Checks(self.read(Query::NodeChecks(node)).await.and_then(|rows| match rows {
-                    Rows::Checks(checks) => Ok(checks),
-                    _ => Err(Unavailable::Unknown("the server answered with no checks".into())),
-                }))
-            }
+                })
+                .await,
+            ),
+            Order::ReadChecks => Input::Checks(self.read(Query::NodeChecks(node), checks_of).await),
         }
     }
 
@@ -362,10 +359,18 @@ impl Registry {
         Ok(self.upstream.call(command).await?.reply)
     }
 
-    async fn read(&self, query: Query) -> Result<Rows, Unavailable> {
-        let answer =
-            self.upstream.call(Read { query, consistency: Consistency::Default, blocking: None }).await;
-        Ok(answer?.rows.clone())
+    /// Reads all rows of an answer, however many.
+    async fn read<T: Clone>(
+        &self,
+        query: Query,
+        rows_of: impl Fn(&Rows) -> Result<&[T], Unavailable>,
+    ) -> Result<Vec<T>, Unavailable> {
+        let read = Read { query, consistency: Consistency::Default, blocking: None };
+        let mut rows = Vec::new();
+        for answer in self.upstream.read_all(read).await? {
+            rows.extend_from_slice(rows_of(&answer.rows)?);
+        }
+        Ok(rows)
     }
 
     /// Returns the call and the runs that result from an input.
@@ -432,6 +437,14 @@ impl Registry {
 
     fn locked(&self) -> MutexGuard<'_, registry::Registry> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the checks of an answer.
+fn checks_of(rows: &Rows) -> Result<&[Arc<Check>], Unavailable> {
+    match rows {
+        Rows::Checks(checks) => Ok(checks),
+        _ => Err(Unavailable::Unknown("the server answered with no checks".into())),
     }
 }
 

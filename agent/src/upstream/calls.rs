@@ -60,7 +60,7 @@ pub struct EndSession {
 }
 
 /// Reads from the state. A blocking read shares one upstream request with all identical ones.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Read {
     /// The query.
     pub query: Query,

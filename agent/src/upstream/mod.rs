@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `mod.rs` | the handle that the rest of the agent uses |
 //! | `calls.rs` | the calls, each with its answer |
+//! | `parts.rs` | answers of any size |
 //! | `quorum.rs` | the interface of the quorum to the rest of the agent |
 //! | `driver.rs` | passes the time and inputs to the client, and executes its effects |
 //! | `counters.rs` | counters |
@@ -19,6 +20,7 @@
 pub mod calls;
 mod counters;
 mod driver;
+pub mod parts;
 mod quic;
 mod quorum;
 

@@ -3,14 +3,17 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
-use super::super::fields::{Row, RowFilter};
+use super::super::fields::RowFilter;
+use super::super::listing::{Form, Listing, Piece, Render};
 use super::super::shapes;
 use super::instances::{self, Listed, NodeMeta, is_of_peer, marked};
 use crate::upstream::calls::Read;
+use crate::upstream::parts::Part;
 use http::Response;
 use lockmesh_client::shape::catalog::{Node, NodeServiceList, NodeServices, Service, ServiceNode};
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::query::{Query, Rows};
+use lockmesh_protocol::rpc::Unavailable;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,99 +24,142 @@ use tokio::task::JoinSet;
 const CONCURRENT_READS: usize = 16;
 
 pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options, mut filter) = read(call, Query::Nodes).await?;
-    let Rows::Nodes(nodes) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let wanted = NodeMeta::of(call);
-    let listed = nodes.iter().filter(|node| !is_of_peer(call) && wanted.matches(node));
-    let shapes = filter.select(listed.map(|node| shapes::node(node))).await?;
-    Ok(rendered(call, &shapes, &answer, options))
+    let options = call.read_options()?;
+    let mut filter = RowFilter::of(call)?;
+    let (wanted, is_of_peer) = (NodeMeta::of(call), is_of_peer(call));
+    list(call, Query::Nodes, options, move |rows, layout| {
+        let Rows::Nodes(nodes) = rows else { return Err(super::misfit::wrong_rows()) };
+        let listed = nodes.iter().filter(|node| !is_of_peer && wanted.matches(node));
+        Ok(Piece::array(&filter.select(listed.map(|node| shapes::node(node)))?, layout))
+    })
+    .await
 }
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let NodeRead { answer, options, shape } = read_node(call).await?;
-    let shape = shape.map(|(node, services)| NodeServices {
-        node,
-        services: services.into_iter().map(|service| (service.id.clone(), service)).collect(),
-    });
-    Ok(rendered(call, &shape, &answer, options))
+    let by_id = |services: Vec<Service>| services.into_iter().map(|service| (service.id.clone(), service));
+    node_with(call, b"}}", move |shape| {
+        shape.map(|(node, services)| NodeServices { node, services: by_id(services).collect() })
+    })
+    .await
 }
 
 pub(super) async fn node_services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let NodeRead { answer, options, shape } = read_node(call).await?;
-    let shape = shape.map(|(node, services)| NodeServiceList { node: Some(node), services: Some(services) });
-    Ok(rendered(call, &shape.unwrap_or_default(), &answer, options))
+    node_with(call, b"]}", |shape| {
+        let listed =
+            shape.map(|(node, services)| NodeServiceList { node: Some(node), services: Some(services) });
+        listed.unwrap_or_default()
+    })
+    .await
 }
 
-/// A node with its services that the filter selects.
-struct NodeRead {
-    answer: Arc<Answer>,
-    options: ReadOptions,
-    shape: Option<(Node, Vec<Service>)>,
-}
-
-async fn read_node(call: &Call<'_>) -> Result<NodeRead, Failure> {
+/// Responds with a node and its services that the filter selects. The members of an object have no
+/// order: they are sorted by id within each part.
+async fn node_with<T: Serialize>(
+    call: &Call<'_>,
+    closing: &'static [u8],
+    shape: impl Fn(Option<(Node, Vec<Service>)>) -> T + Send + 'static,
+) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    let (answer, options, mut filter) = read(call, Query::Node(NodeName::from(call.tail))).await?;
-    let Rows::Node(found) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let shape = match found.as_ref().filter(|_| !is_of_peer(call)) {
-        Some((node, services)) => {
-            let services = filter.select(services.iter().map(|service| shapes::service(service))).await?;
-            Some((shapes::node(node), services))
-        }
-        None => None,
-    };
-    Ok(NodeRead { answer, options, shape })
+    let options = call.read_options()?;
+    let mut filter = RowFilter::of(call)?;
+    let is_of_peer = is_of_peer(call);
+    list(call, Query::Node(NodeName::from(call.tail)), options, move |rows, layout| {
+        let Rows::Node(found) = rows else { return Err(super::misfit::wrong_rows()) };
+        let Some((node, services)) = found.as_ref().filter(|_| !is_of_peer) else {
+            return Ok(Piece::whole(&shape(None), layout));
+        };
+        let services = filter.select(services.iter().map(|service| shapes::service(service)))?;
+        let empty = shape(Some((shapes::node(node), Vec::new())));
+        Ok(Piece::nested((&shape(Some((shapes::node(node), services))), &empty), closing, layout))
+    })
+    .await
 }
 
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options, mut filter) = read(call, Query::Services).await?;
-    let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let listed = services.iter().filter(|_| !is_of_peer(call));
+    let options = call.read_options()?;
+    let filter = RowFilter::of(call)?;
+    let is_of_peer = is_of_peer(call);
     let response = match filter.is_set() {
-        true => {
-            let names = listed.map(|(name, _)| name.as_str());
-            let shape = selected_services(call, &mut filter, names, options).await?;
-            rendered(call, &shape, &answer, options)
-        }
+        true => selected_services(call, filter, options).await?,
         false => {
-            let shape: BTreeMap<&str, &[String]> =
-                listed.map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
-            rendered(call, &shape, &answer, options)
+            list(call, Query::Services, options, move |rows, layout| {
+                let services = services_of(rows)?.iter().filter(|_| !is_of_peer);
+                let shape: BTreeMap<&str, &[String]> =
+                    services.map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
+                Ok(Piece::object(&shape, layout))
+            })
+            .await?
         }
     };
     Ok(marked(call, response))
 }
 
-/// Returns the services with an instance that the filter selects, each with the tags of these
-/// instances. The list of services has no instances: they are read per service, a few at a time.
+fn services_of(rows: &Rows) -> Result<&[(String, Vec<String>)], Failure> {
+    match rows {
+        Rows::Services(services) => Ok(services),
+        _ => Err(super::misfit::wrong_rows()),
+    }
+}
+
+/// Responds with the services that have an instance that the filter selects, each with the tags of
+/// these instances. The list of services has no instances: they are read per service, a few at a
+/// time. Of all of them only the names and tags are kept.
 async fn selected_services(
     call: &Call<'_>,
-    filter: &mut RowFilter<ServiceNode>,
-    mut names: impl Iterator<Item = &str>,
+    mut filter: RowFilter<ServiceNode>,
     options: ReadOptions,
-) -> Result<BTreeMap<String, BTreeSet<String>>, Failure> {
+) -> Result<Response<Body>, Failure> {
+    let (upstream, consistency) = (&call.api.upstream, options.consistency);
+    let kind = MetaKind::Effective(consistency);
+    let failed = |unavailable| Failure::from(unavailable).with_meta(kind);
+    let first = call.read_list(Query::Services, options, Some(kind)).await?;
+    let answer = Arc::clone(&first.answer);
+    let mut names = Vec::new();
+    let mut next = Some(first);
+    while let Some(Part { answer, rest }) = next {
+        names.extend(services_of(&answer.rows)?.iter().map(|(name, _)| name.clone()));
+        next = Part::behind(rest).await.map_err(failed)?;
+    }
+    let mut names = names.into_iter().filter(|_| !is_of_peer(call));
     let mut selected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut reads = JoinSet::new();
     loop {
         while reads.len() < CONCURRENT_READS
             && let Some(name) = names.next()
         {
-            let (upstream, query) = (call.api.upstream.clone(), Query::ServiceInstances(name.into()));
-            let read = Read { query, consistency: options.consistency, blocking: None };
-            reads.spawn(async move { upstream.call(read).await });
+            let (upstream, query) = (upstream.clone(), Query::ServiceInstances(name));
+            let read = Read { query: query.clone(), consistency, blocking: None };
+            reads.spawn(async move { (query, upstream.call(read).await) });
         }
-        let Some(read) = reads.join_next().await else { return Ok(selected) };
-        let kind = MetaKind::Effective(options.consistency);
-        let answer = read
-            .expect("a read neither panics nor is cancelled")
-            .map_err(|unavailable| Failure::from(unavailable).with_meta(kind))?;
-        let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-        for row in filter.select(instances.iter().map(shapes::service_node)).await? {
-            selected.entry(row.service_name).or_default().extend(row.service_tags);
+        let Some(read) = reads.join_next().await else { break };
+        let first = match read.expect("a read neither panics nor is cancelled") {
+            (_, Ok(answer)) => Ok(Part::whole(answer)),
+            // One at a time: servers have few views.
+            (query, Err(Unavailable::AnswerTooLong { .. })) => upstream.read_parts(query, consistency).await,
+            (_, Err(unavailable)) => Err(unavailable),
+        };
+        let mut next = Some(first.map_err(failed)?);
+        while let Some(Part { answer, rest }) = next {
+            let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+            for row in filter.select_in_turns(instances.iter().map(shapes::service_node)).await? {
+                selected.entry(row.service_name).or_default().extend(row.service_tags);
+            }
+            next = Part::behind(rest).await.map_err(failed)?;
         }
     }
+    Ok(answer::with_meta(answer::json(&selected, call.layout()), &answer, kind))
+}
+
+async fn list(
+    call: &Call<'_>,
+    query: Query,
+    options: ReadOptions,
+    render: impl Render,
+) -> Result<Response<Body>, Failure> {
+    let form = Form::of(call, options);
+    Listing::from(call.read_list(query, options, Some(form.meta)).await?).respond(form, render).await
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -134,24 +180,4 @@ pub(super) async fn gateway_services(call: &Call<'_>) -> Result<Response<Body>, 
 /// Returns the only datacenter. It has no read headers, because the state is not read.
 pub(super) fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(marked(call, answer::json(&[&call.api.identity.datacenter], call.layout())))
-}
-
-async fn read<T: Row>(
-    call: &Call<'_>,
-    query: Query,
-) -> Result<(Arc<Answer>, ReadOptions, RowFilter<T>), Failure> {
-    let options = call.read_options()?;
-    let filter = RowFilter::of(call)?;
-    let answer = call.read(query, options, Some(MetaKind::Effective(options.consistency))).await?;
-    Ok((answer, options, filter))
-}
-
-fn rendered<T: Serialize + ?Sized>(
-    call: &Call<'_>,
-    shape: &T,
-    answer: &Answer,
-    options: ReadOptions,
-) -> Response<Body> {
-    let kind = MetaKind::Effective(options.consistency);
-    answer::with_meta(answer::json(shape, call.layout()), answer, kind)
 }

@@ -27,7 +27,7 @@ const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let mut filter = RowFilter::of(call)?;
-    let shapes = filter.select(call.api.registry.checks().iter().map(shapes::check)).await?;
+    let shapes = filter.select_in_turns(call.api.registry.checks().iter().map(shapes::check)).await?;
     let shapes: BTreeMap<_, _> = shapes.iter().map(|check| (&check.check_id, check)).collect();
     Ok(answer::json(&shapes, call.layout()))
 }

@@ -1,16 +1,17 @@
 //! `/v1/health/…`: the health of nodes and services.
 
-use super::super::answer::{self, Failure, MetaKind};
+use super::super::answer::Failure;
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
 use super::super::go::number::parse_bool;
+use super::super::listing::{Form, Listing, Piece};
 use super::super::shapes;
 use super::instances::{self, Listed, is_of_peer};
 use http::Response;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Check, CheckStatus};
+use lockmesh_protocol::record::CheckStatus;
 
 pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
@@ -31,28 +32,23 @@ pub(super) async fn state(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         ("", _) => Err(Failure::bad_request("Missing check state")),
         ("any", _) => checks_of(call, Query::ChecksInState(None)).await,
         (_, Some(status)) => checks_of(call, Query::ChecksInState(Some(status))).await,
-        // No check is ever in a state that does not exist.
-        (_, None) => selected_checks(call, Query::ChecksInState(None), |_| false).await,
+        // No check is ever in a state that does not exist, or of a service without a name.
+        (_, None) => checks_of(call, Query::ServiceChecks(String::new())).await,
     }
 }
 
 async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
-    selected_checks(call, query, |_| true).await
-}
-
-async fn selected_checks(
-    call: &Call<'_>,
-    query: Query,
-    wanted: impl Fn(&Check) -> bool + Sync,
-) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
-    let kind = MetaKind::Effective(options.consistency);
-    let answer = call.read(query, options, Some(kind)).await?;
-    let Rows::Checks(checks) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-    let listed = checks.iter().filter(|check| !is_of_peer(call) && wanted(check));
-    let shapes = filter.select(listed.map(|check| shapes::check(check))).await?;
-    Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
+    let form = Form::of(call, options);
+    let first = call.read_list(query, options, Some(form.meta)).await?;
+    let is_of_peer = is_of_peer(call);
+    let render = move |rows: &Rows, layout| {
+        let Rows::Checks(checks) = rows else { return Err(super::misfit::wrong_rows()) };
+        let listed = checks.iter().filter(|_| !is_of_peer);
+        Ok(Piece::array(&filter.select(listed.map(|check| shapes::check(check)))?, layout))
+    };
+    Listing::from(first).respond(form, render).await
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {

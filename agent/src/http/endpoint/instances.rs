@@ -5,15 +5,16 @@ use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
+use super::super::listing::{Form, Listing, Piece};
 use super::super::service_mesh::MeshFields;
 use super::misfit;
+use crate::upstream::parts::Part;
 use http::Response;
 use lockmesh_agent_core::registry::sidecar_of;
-use lockmesh_protocol::query::{Answer, Blocking, Instance, Query, Rows};
+use lockmesh_protocol::query::{Blocking, Instance, Query, Rows};
 use lockmesh_protocol::record::{CheckStatus, Node, Service};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The instances that an endpoint lists for a name.
@@ -28,11 +29,11 @@ pub(super) enum Listed {
 }
 
 /// Answers with the instances of a service in the form that `shape` returns.
-pub(super) async fn list<T: Row + Serialize>(
+pub(super) async fn list<T: Row + Serialize + 'static>(
     call: &Call<'_>,
     listed: Listed,
     only_passing: bool,
-    shape: impl Fn(&Instance) -> T + Sync,
+    shape: fn(&Instance) -> T,
 ) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing service name"));
@@ -43,32 +44,28 @@ pub(super) async fn list<T: Row + Serialize>(
         Listed::Connect => with_proxies(call, options).await?,
         Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
     };
-    let wanted = NodeMeta::of(call);
-    let is_wanted = |instance: &&Instance| {
-        is_listed(call, listed, &instance.service)
-            && wanted.matches(&instance.node)
-            && has_tags(call, &instance.service)
-            && (!only_passing || all_pass(instance))
-    };
-    let (mut shapes, mut seen) = (Vec::new(), BTreeSet::new());
-    for answer in &answers {
-        let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
+    let wanted = Wanted::of(call, listed, only_passing);
+    let mut seen = BTreeSet::new();
+    let render = move |rows: &Rows, layout| {
+        let Rows::Instances(instances) = rows else { return Err(misfit::wrong_rows()) };
         // A proxy may be found by more than one name.
-        let instances = instances.iter().filter(is_wanted);
-        let new = instances.filter(|instance| seen.insert((&instance.service.node, &instance.service.id)));
-        shapes.extend(filter.select(new.map(&shape)).await?);
-    }
-    let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
-    let response = answer::json(&shapes, call.layout());
-    Ok(marked(call, answer::with_meta(response, newest, MetaKind::Effective(options.consistency))))
+        let is_new = |Instance { service, .. }: &&Instance| {
+            listed != Listed::Connect || seen.insert((service.node.clone(), service.id.clone()))
+        };
+        let new = instances.iter().filter(|instance| wanted.selects(instance)).filter(is_new);
+        Ok(Piece::array(&filter.select(new.map(shape))?, layout))
+    };
+    let response = Listing::from_iter(answers).respond(Form::of(call, options), render).await?;
+    Ok(marked(call, response))
 }
 
-async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc<Answer>, Failure> {
-    call.read(Query::ServiceInstances(name), options, Some(MetaKind::Effective(options.consistency))).await
+async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Part, Failure> {
+    let kind = MetaKind::Effective(options.consistency);
+    call.read_list(Query::ServiceInstances(name), options, Some(kind)).await
 }
 
 /// Reads a service and its proxies.
-async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
+async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Part>, Failure> {
     // Proxies that an earlier version registered are found only by their usual name.
     let names = [call.tail.to_owned(), Service::proxies_of(call.tail), sidecar_of(call.tail)];
     if let Some(blocking) = options.blocking.filter(Blocking::waits) {
@@ -87,17 +84,52 @@ async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<A
     Ok(vec![own.await?, proxies.await?, sidecars.await?])
 }
 
-fn is_listed(call: &Call<'_>, listed: Listed, service: &Service) -> bool {
-    let is_named = || service.name.to_lowercase() == call.tail.to_lowercase();
-    match listed {
-        _ if is_of_peer(call) => false,
-        Listed::Own => true,
-        Listed::Connect => {
-            let mesh = MeshFields::of(service);
-            mesh.is_proxy_of(call.tail) || (mesh.is_native() && is_named())
+/// The instances that a request selects.
+struct Wanted {
+    listed: Listed,
+    name: String,
+    tags: Vec<String>,
+    node_meta: NodeMeta,
+    only_passing: bool,
+    is_of_peer: bool,
+}
+
+impl Wanted {
+    fn of(call: &Call<'_>, listed: Listed, only_passing: bool) -> Self {
+        Self {
+            listed,
+            name: call.tail.to_lowercase(),
+            tags: call.params.all("tag").map(str::to_owned).collect(),
+            node_meta: NodeMeta::of(call),
+            only_passing,
+            is_of_peer: is_of_peer(call),
         }
-        Listed::Gateways => false,
     }
+
+    fn selects(&self, instance: &Instance) -> bool {
+        let all_pass = || instance.checks.iter().all(|check| check.status == CheckStatus::Passing);
+        self.lists(&instance.service)
+            && self.node_meta.matches(&instance.node)
+            && self.tags.iter().all(|tag| has_tag(&instance.service, tag))
+            && (!self.only_passing || all_pass())
+    }
+
+    fn lists(&self, service: &Service) -> bool {
+        match self.listed {
+            _ if self.is_of_peer => false,
+            Listed::Own => true,
+            Listed::Connect => {
+                let mesh = MeshFields::of(service);
+                mesh.is_proxy_of(&self.name) || (mesh.is_native() && service.name.to_lowercase() == self.name)
+            }
+            Listed::Gateways => false,
+        }
+    }
+}
+
+/// Returns `true` if a service has a tag, ignoring case.
+fn has_tag(service: &Service, tag: &str) -> bool {
+    service.tags.iter().any(|known| known.eq_ignore_ascii_case(tag))
 }
 
 /// Returns `true` for a request about a peer cluster. No cluster has peers, so the result is empty.
@@ -110,28 +142,16 @@ pub(super) fn marked(call: &Call<'_>, response: Response<Body>) -> Response<Body
     if call.params.has("cached") { answer::with_cache_miss(response) } else { response }
 }
 
-/// Returns `true` if a service has every requested tag, ignoring case.
-fn has_tags(call: &Call<'_>, service: &Service) -> bool {
-    let has = |tag: &str| service.tags.iter().any(|known| known.eq_ignore_ascii_case(tag));
-    call.params.all("tag").all(has)
-}
-
-fn all_pass(instance: &Instance) -> bool {
-    instance.checks.iter().all(|check| check.status == CheckStatus::Passing)
-}
-
 /// A filter on node metadata: `?node-meta=key:value`, all of which must match.
-pub(super) struct NodeMeta<'a> {
-    pairs: Vec<(&'a str, &'a str)>,
-}
+pub(super) struct NodeMeta(Vec<(String, String)>);
 
-impl<'a> NodeMeta<'a> {
-    pub(super) fn of(call: &'a Call<'_>) -> Self {
+impl NodeMeta {
+    pub(super) fn of(call: &Call<'_>) -> Self {
         let pairs = call.params.all("node-meta").map(|pair| pair.split_once(':').unwrap_or((pair, "")));
-        Self { pairs: pairs.collect() }
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
     }
 
     pub(super) fn matches(&self, node: &Node) -> bool {
-        self.pairs.iter().all(|(key, value)| node.meta.get(*key).is_some_and(|known| known == value))
+        self.0.iter().all(|(key, value)| node.meta.get(key) == Some(value))
     }
 }

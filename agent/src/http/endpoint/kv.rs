@@ -5,13 +5,13 @@ use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::number::parse_u64;
-use super::super::listing::Listing;
+use super::super::listing::{Form, Listing, Piece};
 use super::super::shapes;
 use crate::upstream::calls::Acquire;
 use http::header::{self, HeaderValue};
 use http::{Method, Response};
 use lockmesh_client::shape;
-use lockmesh_client::shape::json::{Layout, render};
+use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Query, Rows};
@@ -54,7 +54,10 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         Some(entry) if call.params.has("raw") => {
             Ok(answer::with_meta(raw(&entry.value), &answer, MetaKind::Plain))
         }
-        Some(_) => Listing::Whole(answer).respond(call.layout(), rendered).await,
+        Some(entry) => {
+            let json = answer::json(&[shapes::entry(entry)], call.layout());
+            Ok(answer::with_meta(json, &answer, MetaKind::Plain))
+        }
     }
 }
 
@@ -76,19 +79,21 @@ async fn list(
     if call.is_lossy {
         return Ok(absent(call.read(query, options, None).await?.as_ref()));
     }
-    let listing = call.read_list(query, options, None).await?;
-    match listing.empty().filter(|_| !may_be_empty) {
-        Some(answer) => Ok(absent(answer)),
-        None => listing.respond(call.layout(), rendered).await,
+    let first = call.read_list(query, options, None).await?;
+    // The first part of a long list has rows.
+    if first.answer.rows.len() == 0 && !may_be_empty {
+        return Ok(absent(&first.answer));
     }
+    let form = Form { layout: call.layout(), meta: MetaKind::Plain, is_costly: false };
+    Listing::from(first).respond(form, rendered).await
 }
 
-fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
+fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
-        Rows::Keys(keys) => Ok(render(keys, layout)),
+        Rows::Keys(keys) => Ok(Piece::array(keys, layout)),
         Rows::Entries(entries) => {
             let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
-            Ok(render(&shapes, layout))
+            Ok(Piece::array(&shapes, layout))
         }
         _ => Err(super::misfit::wrong_rows()),
     }

@@ -3,9 +3,10 @@
 use super::super::answer::Failure;
 use super::super::body::Body;
 use super::super::call::Call;
+use super::super::listing::Piece;
 use super::super::shapes;
 use http::Response;
-use lockmesh_client::shape::json::{Layout, render};
+use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::id::Key;
 use lockmesh_protocol::query::{Query, Rows};
 
@@ -19,11 +20,11 @@ pub(super) async fn losses(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.list(Query::Losses, call.read_options()?, rendered).await
 }
 
-fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
+fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
-        Rows::Locks(locks) => Ok(render(&locks.iter().map(shapes::lock).collect::<Vec<_>>(), layout)),
+        Rows::Locks(locks) => Ok(Piece::array(&locks.iter().map(shapes::lock).collect::<Vec<_>>(), layout)),
         Rows::Losses(losses) => {
-            Ok(render(&losses.iter().map(|loss| shapes::loss(loss)).collect::<Vec<_>>(), layout))
+            Ok(Piece::array(&losses.iter().map(|loss| shapes::loss(loss)).collect::<Vec<_>>(), layout))
         }
         _ => Err(super::misfit::wrong_rows()),
     }

@@ -9,10 +9,10 @@
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
-use super::super::call::{Call, ReadOptions};
+use super::super::call::Call;
 use super::super::shapes;
 use crate::node::Identity;
-use crate::upstream::calls::StatusOf;
+use crate::upstream::calls::{Read, StatusOf};
 use http::Response;
 use lockmesh_client::shape::agent::Member;
 use lockmesh_protocol::command::{Command, NodeLeave};
@@ -124,11 +124,9 @@ impl Named {
 /// Returns `true` if a member that has not left is at this address.
 async fn is_member(call: &Call<'_>, named: Option<Named>) -> bool {
     let Some(named) = named else { return false };
-    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
     // A server is joined most often when none is reachable.
-    let read = tokio::time::timeout(DETAILS_TIMEOUT, call.read(Query::Agents, options, None)).await;
-    let Ok(Ok(answer)) = read else { return false };
-    let Rows::Agents(agents) = &answer.rows else { return false };
+    let read = tokio::time::timeout(DETAILS_TIMEOUT, agents(call, Consistency::Stale)).await;
+    let Ok(Ok(agents)) = read else { return false };
     agents.iter().any(|agent| agent.status != MemberStatus::Left && named.is_of(agent))
 }
 
@@ -224,15 +222,15 @@ async fn registered_members(
     leases: &[NodeLease],
 ) -> Result<BTreeMap<NodeName, Member>, Failure> {
     // From any server: members are most often listed when there is no leader.
-    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
-    let agents = call.read(Query::Agents, options, None).await?;
-    let nodes = call.read(Query::Nodes, options, None).await?;
-    let (Rows::Agents(agents), Rows::Nodes(nodes)) = (&agents.rows, &nodes.rows) else {
-        return Err(super::misfit::wrong_rows());
-    };
-    let nodes: BTreeMap<NodeName, &Arc<Node>> = nodes.iter().map(|node| (node.name.folded(), node)).collect();
+    let agents = agents(call, Consistency::Stale).await?;
+    let read = Read { query: Query::Nodes, consistency: Consistency::Stale, blocking: None };
+    let mut nodes: BTreeMap<NodeName, Arc<Node>> = BTreeMap::new();
+    for answer in call.api.upstream.read_all(read).await? {
+        let Rows::Nodes(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+        nodes.extend(rows.iter().map(|node| (node.name.folded(), Arc::clone(node))));
+    }
     let mut newest: BTreeMap<NodeName, &Arc<Agent>> = BTreeMap::new();
-    for agent in agents {
+    for agent in &agents {
         let member = newest.entry(agent.node.folded()).or_insert(agent);
         // A name may have belonged to another agent: the one with the newest lease counts.
         if (member.lease_began, member.number) < (agent.lease_began, agent.number) {
@@ -242,7 +240,7 @@ async fn registered_members(
     let identity = &call.api.identity;
     let leases: BTreeMap<LeaseId, &NodeLease> = leases.iter().map(|lease| (lease.lease, lease)).collect();
     let member = |(folded, agent): (NodeName, &Arc<Agent>)| {
-        let shape = roster_member(agent, nodes.get(&folded).copied(), identity, servers);
+        let shape = roster_member(agent, nodes.get(&folded), identity, servers);
         let lease = leases.get(&agent.lease());
         let node_lease = lease.map(|lease| shapes::node_lease(lease, Some(lease.window())));
         (folded, Member { node_lease, ..shape })
@@ -330,18 +328,29 @@ async fn own_agent(call: &Call<'_>) -> Option<Arc<Agent>> {
         return Some(Arc::clone(agent));
     }
     // From the leader: another server may not have applied the registration yet.
-    let answer = call.read(Query::Agents, ReadOptions::default(), None).await.ok()?;
-    let Rows::Agents(agents) = &answer.rows else { return None };
-    let agent = agents.iter().find(|agent| agent.lease() == lease)?;
-    *kept() = Some(Arc::clone(agent));
-    Some(Arc::clone(agent))
+    let agents = agents(call, Consistency::Default).await.ok()?;
+    let agent = agents.into_iter().find(|agent| agent.lease() == lease)?;
+    *kept() = Some(Arc::clone(&agent));
+    Some(agent)
+}
+
+/// Returns all registered agents.
+async fn agents(call: &Call<'_>, consistency: Consistency) -> Result<Vec<Arc<Agent>>, Failure> {
+    let read = Read { query: Query::Agents, consistency, blocking: None };
+    let mut agents = Vec::new();
+    for answer in call.api.upstream.read_all(read).await? {
+        let Rows::Agents(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+        agents.extend_from_slice(rows);
+    }
+    Ok(agents)
 }
 
 async fn own_node(call: &Call<'_>) -> Option<Arc<Node>> {
-    let options = ReadOptions { consistency: Consistency::Stale, blocking: None };
     let query = Query::Node(call.api.identity.node.clone());
-    let answer = call.read(query, options, None).await.ok()?;
-    let Rows::Node(found) = &answer.rows else { return None };
+    let read = Read { query, consistency: Consistency::Stale, blocking: None };
+    // Each part has the node.
+    let first = call.api.upstream.read_any(read).await.ok()?;
+    let Rows::Node(found) = &first.answer.rows else { return None };
     found.as_ref().map(|(node, _)| Arc::clone(node))
 }
 

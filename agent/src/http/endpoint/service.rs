@@ -24,7 +24,7 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let mut filter = RowFilter::of(call)?;
     let services = call.api.registry.services();
-    let shapes = filter.select(services.iter().map(|service| shape(call, service))).await?;
+    let shapes = filter.select_in_turns(services.iter().map(|service| shape(call, service))).await?;
     let shapes: BTreeMap<_, _> = shapes.iter().map(|service| (&service.id, service)).collect();
     Ok(answer::json(&shapes, call.layout()))
 }

@@ -5,13 +5,14 @@ use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
 use super::super::go::duration::{self, clamped};
 use super::super::go::json::{JsonError, Object, first_value};
+use super::super::listing::Piece;
 use super::super::shapes;
 use super::membership::DETAILS_TIMEOUT;
 use crate::upstream::calls::{EndSession, Renew};
 use http::Response;
 use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_client::shape;
-use lockmesh_client::shape::json::{Layout, render};
+use lockmesh_client::shape::json::Layout;
 use lockmesh_net::random;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
@@ -302,9 +303,9 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.list(query, call.read_options()?, rendered).await
 }
 
-fn rendered(rows: &Rows, layout: Layout) -> Result<Vec<u8>, Failure> {
+fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     let Rows::Sessions(sessions) = rows else { return Err(super::misfit::wrong_rows()) };
-    Ok(render(&sessions.iter().map(|session| shapes::session(session)).collect::<Vec<_>>(), layout))
+    Ok(Piece::array(&sessions.iter().map(|session| shapes::session(session)).collect::<Vec<_>>(), layout))
 }
 
 /// Returns the answer to a query for sessions, and the rendered sessions.

@@ -6,6 +6,8 @@ use crate::http::router::respond;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
+use serde_json::json;
+use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 
 /// The keys of the tests, and a session.
@@ -20,6 +22,31 @@ async fn stand() -> Stand {
     stand
 }
 
+impl Stand {
+    /// Registers nodes with services and checks.
+    async fn with_catalog(self) -> Self {
+        for (node, rack) in [("n1", "a"), ("n2", "b"), ("n3", "a")] {
+            for (service, id) in [("web", "w1"), ("web", "w2"), ("db", "d1"), ("Web", "w3")] {
+                let check = json!({"CheckID": format!("up-{id}"), "ServiceID": id, "Status": "passing"});
+                let service = json!({"ID": id, "Service": service, "Tags": ["all", rack, id]});
+                self.enter_row(json!({"Node": node, "NodeMeta": {"rack": rack}, "Address": "10.0.0.1",
+                    "Service": service, "Check": check}))
+                    .await;
+            }
+            let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "web-sidecar-proxy",
+                "Proxy": {"DestinationServiceName": "web"}});
+            self.enter_row(json!({"Node": node, "Address": "10.0.0.1", "Service": proxy})).await;
+        }
+        let bad = json!({"CheckID": "up-w1", "ServiceID": "w1", "Status": "critical", "Output": "refused"});
+        self.enter_row(json!({"Node": "n2", "Address": "10.0.0.1", "Check": bad})).await;
+        self
+    }
+
+    async fn enter_row(&self, registration: serde_json::Value) {
+        self.put("/v1/catalog/register", &registration.to_string()).await.is(200, "true");
+    }
+}
+
 fn answer_rows_at_once(stand: &Stand, most: usize) {
     *stand.quorum.rows_at_once.lock().unwrap() = Some(most);
 }
@@ -32,8 +59,38 @@ async fn views_have_ended(stand: &Stand) {
 
 #[tokio::test]
 async fn a_long_list_is_byte_for_byte_the_same_as_a_short_one() {
-    let stand = stand().await;
+    let stand = stand().await.with_catalog().await;
     let paths = [
+        "/v1/catalog/nodes",
+        "/v1/catalog/nodes?node-meta=rack:a&pretty",
+        "/v1/catalog/nodes?filter=Meta.rack==b",
+        "/v1/catalog/nodes?filter=Meta.rack==none&pretty",
+        "/v1/catalog/nodes?peer=other",
+        "/v1/catalog/services",
+        "/v1/catalog/services?pretty",
+        "/v1/catalog/services?peer=other&pretty",
+        "/v1/catalog/services?cached&filter=ServiceID==w3",
+        "/v1/catalog/service/web",
+        "/v1/catalog/service/web?tag=b&pretty",
+        "/v1/catalog/connect/web",
+        "/v1/catalog/node/n2",
+        "/v1/catalog/node/n2?pretty",
+        "/v1/catalog/node/n2?filter=Service==db&pretty",
+        "/v1/catalog/node/n2?filter=Service==none&pretty",
+        "/v1/catalog/node-services/n2",
+        "/v1/catalog/node-services/n2?pretty",
+        "/v1/catalog/node-services/n2?filter=Service==none",
+        "/v1/health/service/web?cached",
+        "/v1/health/service/web?passing&pretty",
+        "/v1/health/service/web?filter=Service.ID!=w1&index=1&wait=1s",
+        "/v1/health/connect/web?pretty",
+        "/v1/health/ingress/web",
+        "/v1/health/state/any",
+        "/v1/health/state/passing?pretty",
+        "/v1/health/state/nonsense",
+        "/v1/health/checks/web?filter=Status==critical",
+        "/v1/health/node/n2?pretty",
+        "/v1/agent/members",
         "/v1/kv/a/?recurse",
         "/v1/kv/?recurse&pretty",
         "/v1/kv/?keys",
@@ -51,8 +108,15 @@ async fn a_long_list_is_byte_for_byte_the_same_as_a_short_one() {
         views_have_ended(&stand).await;
         *stand.quorum.rows_at_once.lock().unwrap() = None;
         assert_eq!((short.status, short.text()), (long.status, long.text()), "{path}");
-        assert_eq!(short.index(), long.index(), "{path}");
-        for header in ["content-type", "x-consul-knownleader", "x-consul-lastcontact"] {
+        let index = "x-consul-index";
+        assert_eq!(short.header(index), long.header(index), "{path}");
+        for header in [
+            "content-type",
+            "x-consul-knownleader",
+            "x-consul-lastcontact",
+            "x-consul-effective-consistency",
+            "x-cache",
+        ] {
             assert_eq!(short.header(header), long.header(header), "{path}");
         }
     }
@@ -109,4 +173,37 @@ async fn a_client_that_is_gone_frees_its_view() {
     assert_eq!(stand.quorum.views.borrow().len(), 1);
     drop(body);
     views_have_ended(&stand).await;
+}
+
+#[tokio::test]
+async fn the_next_part_is_read_when_the_client_has_taken_the_one_before() {
+    let stand = stand().await;
+    answer_rows_at_once(&stand, 1);
+    let request = Request::builder().uri("/v1/kv/?recurse").body(Body::empty()).unwrap();
+    let mut body = respond(&stand.api, LOCAL, request).await.into_body();
+    let read = || stand.quorum.parts_read.load(Ordering::Relaxed);
+    for taken in 0..4 {
+        // Whatever can be read now, is.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(read(), taken + 1, "one part waits");
+        body.frame().await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_filter_that_takes_too_long_breaks_a_long_list_off() {
+    let stand = stand().await;
+    let long = "x".repeat(400_000);
+    for id in ["c1", "c2"] {
+        let check = json!({"CheckID": id, "Status": "passing", "Output": long});
+        stand.enter_row(json!({"Node": "node-one", "Address": "10.0.0.1", "Check": check})).await;
+    }
+    answer_rows_at_once(&stand, 1);
+    let path = "/v1/health/node/node-one?filter=Output+matches+`(x%2By){90}`";
+    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+    let response = respond(&stand.api, LOCAL, request).await;
+    let body = response.into_body().collect().await;
+    assert!(body.expect_err("it is broken off").to_string().contains("too many steps"));
 }

@@ -86,6 +86,10 @@ pub(super) struct Quorum {
     rows_at_once: Mutex<Option<usize>>,
     /// The answers that are read in parts.
     views: watch::Sender<BTreeMap<u64, Answer>>,
+    /// The number of the next one.
+    views_begun: AtomicUsize,
+    /// The number of parts that were read.
+    parts_read: AtomicUsize,
 }
 
 impl Quorum {
@@ -118,6 +122,7 @@ impl Quorum {
 
     /// One row of an answer.
     fn part(&self, number: u64, after: u64) -> Response {
+        self.parts_read.fetch_add(1, Ordering::Relaxed);
         let views = self.views.borrow();
         let Some(answer) = views.get(&number) else {
             return Response::Unavailable(Unavailable::Overloaded("the answer is incomplete".into()));
@@ -217,7 +222,7 @@ impl Quorum {
             Call::Read { query, .. } => self.whole(self.query(&query)),
             Call::ReadParts { query, .. } => {
                 let answer = self.query(&query);
-                let number = answer.index.0;
+                let number = self.views_begun.fetch_add(1, Ordering::Relaxed) as u64;
                 self.views.send_modify(|views| drop(views.insert(number, answer)));
                 self.part(number, 0)
             }
@@ -384,6 +389,8 @@ impl Stand {
             stays: Mutex::default(),
             rows_at_once: Mutex::default(),
             views: watch::channel(BTreeMap::new()).0,
+            views_begun: AtomicUsize::new(1),
+            parts_read: AtomicUsize::new(0),
         });
         quorum.apply(Command::Bootstrap {
             cluster_id: "cluster-one".into(),
