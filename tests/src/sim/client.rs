@@ -6,6 +6,7 @@ use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
 use super::fleet::resident::Resident;
 use super::judge::Judge;
+use super::lists::LongList;
 use super::locker::Locker;
 use super::stage::Stage;
 use super::writer::Writer;
@@ -57,6 +58,8 @@ pub enum Client {
 /// Reads what other clients write.
 #[derive(Debug, Default)]
 pub struct Reader {
+    /// The list that it reads in parts.
+    list: Option<LongList>,
     served: bool,
 }
 
@@ -145,7 +148,7 @@ impl Client {
             }
             (Self::Writer(writer), _) => writer.receive_response(stage, wish, &response),
             (Self::Cataloguer(cataloguer), _) => cataloguer.receive_response(stage, wish, &response),
-            (Self::Reader(reader), _) => reader.served |= stage.calm,
+            (Self::Reader(reader), _) => reader.receive_response(stage, judge, response),
             (Self::Watcher(watcher), _) => watcher.receive_answer(response),
             (Self::Archivist(archivist), _) => archivist.receive_response(stage, judge, response),
             (Self::Administrator(administrator), _) => administrator.receive_response(stage, &response),
@@ -168,6 +171,7 @@ impl Client {
             Self::Locker(locker) => locker.gave_up(stage, judge, wish),
             Self::Archivist(archivist) => archivist.gave_up(stage),
             Self::Watcher(watcher) => watcher.gave_up(),
+            Self::Reader(reader) => reader.gave_up(stage),
             _ => {}
         }
     }
@@ -192,6 +196,7 @@ impl Client {
         match self {
             Self::Locker(locker) => locker.restart(stage, judge),
             Self::Archivist(archivist) => archivist.gave_up(stage),
+            Self::Reader(reader) => reader.gave_up(stage),
             Self::Resident(resident) => resident.restart(),
             _ => {}
         }
@@ -239,6 +244,9 @@ impl Reader {
         if self.served {
             return None;
         }
+        if let Some(list) = &self.list {
+            return Some(list.wish(stage));
+        }
         let query = match stage.draw.below(9) {
             0 => Query::Entries("data/".into()),
             1 => Query::Locks("lock/".into()),
@@ -252,7 +260,22 @@ impl Reader {
         };
         let consistency =
             *stage.draw.pick(&[Consistency::Stale, Consistency::Default, Consistency::Consistent]);
+        if !matches!(query, Query::Entry(_)) && stage.draw.once_in(2) {
+            return Some(self.list.insert(LongList::new(query, consistency)).wish(stage));
+        }
         Some(Wish::new(stage.now, Request::Read { query, consistency, blocking: None }))
+    }
+
+    fn receive_response(&mut self, stage: &mut Stage, judge: &mut Judge, response: Response) {
+        let list = self.list.take();
+        self.list = list.and_then(|list| list.receive_response(stage, judge, response));
+        self.served |= stage.calm && self.list.is_none();
+    }
+
+    fn gave_up(&mut self, stage: &mut Stage) {
+        if let Some(list) = self.list.take() {
+            list.gave_up(stage);
+        }
     }
 }
 

@@ -190,6 +190,8 @@ marks! {
     BackedUp: "a backup was read completely",
     BackupInterrupted: "a backup restarted because its reader or its server was gone",
     Restored: "a backup was restored",
+    ListRead: "a list was read in parts to its end",
+    ListBrokenOff: "a reader learned that a list in parts is incomplete",
     EndedWithScript: "a session ended with a failed script check of its agent",
     EndedWithPage: "a session ended with a failed HTTP check of its agent",
     EndedWithService: "a session ended with a failed check of its agent's service",

@@ -20,6 +20,7 @@
 //! | `agent`, `connections` | an agent: the quorum client, its driver, its connections |
 //! | `another_cluster` | a server of another cluster that agents list by mistake |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | scripted clients |
+//! | `lists` | lists that readers read in parts |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
 //! | `session_watches` | session events that an agent reports to guards |
@@ -74,6 +75,7 @@ pub mod invariant;
 pub mod judge;
 pub mod lease_turn;
 mod liar;
+pub mod lists;
 pub mod locker;
 pub mod machine;
 pub mod marks;

@@ -205,6 +205,9 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
     }
 }
 
+/// The size of a part of a list, in bytes: a list of some rows has many.
+const PART_BYTES: usize = 200;
+
 /// The simulated cluster.
 pub(super) const CLUSTER_ID: &str = "simulated";
 
@@ -456,7 +459,10 @@ impl Process {
         for action in actions.storage.drain(..) {
             self.store(stage, action, turn);
         }
-        let long = actions.long_reads.drain(..).map(|(to, read)| (to, read.into_response(MAX_FRAME_BYTES)));
+        let long = actions
+            .long_reads
+            .drain(..)
+            .map(|(to, read)| (to, read.into_response(MAX_FRAME_BYTES, PART_BYTES)));
         let answers = actions.answers.drain(..).map(|CallAnswer { to, response, .. }| (to, response));
         for (to, response) in answers.chain(long) {
             if let Some(asked) = self.calls.remove(&to) {

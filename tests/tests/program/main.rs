@@ -25,6 +25,7 @@ mod identity;
 mod kill;
 mod kv;
 mod leave;
+mod lists;
 mod lock_delay;
 mod locks;
 mod mesh;

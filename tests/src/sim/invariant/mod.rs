@@ -21,6 +21,7 @@
 //! | `exactly_once` | a request takes effect once, however often it is sent |
 //! | `outcomes` | a command that a client was told is not done is never done |
 //! | `fresh_reads` | a read that is not stale reflects every reply before it began |
+//! | `whole_lists` | a list that is read in parts to its end equals the state of one moment |
 //! | `leadership` | an agent treats a server as leader only on that server's own word |
 //! | `registrations` | no command precedes its registration, or follows its known removal |
 //! | `parked_reads` | a read is parked at a server only while a caller waits for it |
@@ -59,6 +60,7 @@ mod silence;
 mod ttl;
 mod verdicts;
 mod watches;
+mod whole_lists;
 
 pub use agent_event::AgentEvent;
 
@@ -76,7 +78,7 @@ use lockmesh_protocol::gossip::verdict::Verdict;
 use lockmesh_protocol::id::{Fence, Key, LogIndex, ServerId, SessionId};
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::{Answer, Query};
-use lockmesh_protocol::rpc::BackupPart;
+use lockmesh_protocol::rpc::{AnswerPart, BackupPart};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
@@ -198,6 +200,13 @@ pub enum Fact<'a> {
         /// Its parts, in order.
         parts: &'a [BackupPart],
     },
+    /// A client has read a list in parts to its end.
+    Listed {
+        /// The query.
+        query: &'a Query,
+        /// The parts, in order.
+        parts: &'a [AnswerPart],
+    },
     /// A client was told that its command was definitely not done.
     ToldNotDone {
         /// The command.
@@ -277,6 +286,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(exactly_once::ExactlyOnce::default()),
         Box::new(outcomes::Outcomes::default()),
         Box::new(fresh_reads::FreshReads::default()),
+        Box::new(whole_lists::WholeLists::default()),
         Box::new(leadership::Leadership::default()),
         Box::new(registrations::Registrations::default()),
         Box::new(parked_reads::ParkedReads::default()),
