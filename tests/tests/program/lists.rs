@@ -61,7 +61,7 @@ fn a_list_that_is_not_read_in_time_is_broken_off_and_costs_others_nothing() {
     let server = Dev::start(&[]);
     let client = server.client();
     // Another value each time, or nothing would be replaced.
-    let letter = |number: usize| if number / KEYS % 2 == 0 { "x" } else { "y" };
+    let letter = |number: usize| if (number / KEYS).is_multiple_of(2) { "x" } else { "y" };
     let set =
         |number: usize| client.set(&format!("slow/{:02}", number % KEYS), &letter(number).repeat(BYTES));
     (0..KEYS).for_each(set);

@@ -137,8 +137,8 @@ impl View {
         }
     }
 
-    /// Builds the part that begins at a position, of about `size` bytes. Returns the position of the
-    /// next part, if any.
+    /// Builds the part that begins at a position, of about `size` bytes. Returns the position of
+    /// the next part, if any.
     pub fn part(&self, after: u64, size: usize) -> (Rows, Option<u64>) {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let (rows, next) = match &self.0 {
@@ -186,8 +186,8 @@ fn taken<T>(rows: impl Iterator<Item = T>, size: usize, size_of: impl Fn(&T) -> 
 }
 
 impl LongRead {
-    /// Builds the response, which takes a while: a whole answer of up to `limit` bytes, or a part of
-    /// about `part_size` bytes.
+    /// Builds the response, which takes a while: a whole answer of up to `limit` bytes, or a part
+    /// of about `part_size` bytes.
     pub fn into_response(self, limit: usize, part_size: usize) -> Response {
         let Self { index, known_leader, last_contact, view, part } = self;
         if let Some((id, after)) = part {
