@@ -44,14 +44,15 @@ impl<T: Row> RowFilter<T> {
     }
 
     /// Returns the selected rows, in their order.
-    pub(super) fn select(&mut self, rows: impl Iterator<Item = T>) -> Result<Vec<T>, Failure> {
-        let mut selected = Vec::new();
-        for row in rows {
-            if self.selects(&row)? {
-                selected.push(row);
-            }
-        }
-        Ok(selected)
+    pub(super) fn select(
+        &mut self,
+        rows: impl Iterator<Item = T>,
+    ) -> impl Iterator<Item = Result<T, Failure>> {
+        rows.filter_map(|row| match self.selects(&row) {
+            Ok(true) => Some(Ok(row)),
+            Ok(false) => None,
+            Err(failure) => Some(Err(failure)),
+        })
     }
 
     /// The same for the shared thread.

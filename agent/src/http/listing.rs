@@ -12,7 +12,7 @@ use crate::upstream::calls::Read;
 use crate::upstream::parts::{OpenView, Part};
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use lockmesh_client::shape::json::{Layout, render};
+use lockmesh_client::shape::json::{Layout, render, render_array};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -36,8 +36,11 @@ pub(super) struct Piece {
 
 impl Piece {
     /// Renders an array.
-    pub(super) fn array<T: Serialize>(items: &[T], layout: Layout) -> Self {
-        Self { json: render(items, layout), open: 1, closing: b"]" }
+    pub(super) fn array<T: Serialize>(
+        items: impl Iterator<Item = Result<T, Failure>>,
+        layout: Layout,
+    ) -> Result<Self, Failure> {
+        Ok(Self { json: render_array(items, layout)?, open: 1, closing: b"]" })
     }
 
     /// Renders an object, of which the items are the members.

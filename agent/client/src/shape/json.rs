@@ -2,6 +2,7 @@
 //! escaped inside strings. A reply is therefore safe inside HTML and textually equal to Consul's.
 
 use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer as _};
 use serde_json::ser::Formatter;
 use std::io::{self, Write};
 
@@ -23,15 +24,40 @@ impl Layout {
 
 /// Renders a value.
 pub fn render<T: Serialize + ?Sized>(value: &T, layout: Layout) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(256);
-    let formatter = GoFormatter { indented: layout.indented, depth: 0, has_value: false };
-    let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, formatter);
+    let mut json = Vec::with_capacity(256);
     // Writing to memory cannot fail, and all maps have string keys.
-    value.serialize(&mut serializer).expect("a shape is representable in JSON");
-    if layout.newline {
-        bytes.push(b'\n');
+    value.serialize(&mut serializer(&mut json, layout)).expect("a shape is representable in JSON");
+    finished(json, layout)
+}
+
+/// Renders an array item by item, so that only one of them is in memory besides the text.
+///
+/// # Errors
+/// That of the first item that has one.
+pub fn render_array<T: Serialize, E>(
+    items: impl Iterator<Item = Result<T, E>>,
+    layout: Layout,
+) -> Result<Vec<u8>, E> {
+    let mut json = Vec::with_capacity(256);
+    let mut serializer = serializer(&mut json, layout);
+    let mut array = serializer.serialize_seq(None).expect("memory can be written");
+    for item in items {
+        array.serialize_element(&item?).expect("a shape is representable in JSON");
     }
-    bytes
+    array.end().expect("memory can be written");
+    Ok(finished(json, layout))
+}
+
+fn serializer(json: &mut Vec<u8>, layout: Layout) -> serde_json::Serializer<&mut Vec<u8>, GoFormatter> {
+    let formatter = GoFormatter { indented: layout.indented, depth: 0, has_value: false };
+    serde_json::Serializer::with_formatter(json, formatter)
+}
+
+fn finished(mut json: Vec<u8>, layout: Layout) -> Vec<u8> {
+    if layout.newline {
+        json.push(b'\n');
+    }
+    json
 }
 
 struct GoFormatter {
@@ -154,6 +180,19 @@ mod tests {
     #[test]
     fn compact_has_no_spaces_and_no_newline() {
         assert_eq!(compact(&json!({"a": [1, 2, {}], "b": null})), r#"{"a":[1,2,{}],"b":null}"#);
+    }
+
+    #[test]
+    fn an_array_item_by_item_is_the_same_as_at_once() {
+        let items = [json!({"a": [1, {}]}), json!("<"), json!([])];
+        for (layout, count) in
+            [(Layout::COMPACT, 3), (Layout::PRETTY, 3), (Layout::COMPACT, 0), (Layout::PRETTY, 0)]
+        {
+            let items = &items[..count];
+            let each = render_array(items.iter().map(Ok::<_, ()>), layout);
+            assert_eq!(each, Ok(render(items, layout)), "{layout:?}");
+        }
+        assert_eq!(render_array([Ok(1), Err("two"), Ok(3)].into_iter(), Layout::COMPACT), Err("two"));
     }
 
     #[test]

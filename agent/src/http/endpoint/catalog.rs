@@ -30,7 +30,7 @@ pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     list(call, Query::Nodes, options, move |rows, layout| {
         let Rows::Nodes(nodes) = rows else { return Err(super::misfit::wrong_rows()) };
         let listed = nodes.iter().filter(|node| !is_of_peer && wanted.matches(node));
-        Ok(Piece::array(&filter.select(listed.map(|node| shapes::node(node)))?, layout))
+        Piece::array(filter.select(listed.map(|node| shapes::node(node))), layout)
     })
     .await
 }
@@ -70,7 +70,8 @@ async fn node_with<T: Serialize>(
         let Some((node, services)) = found.as_ref().filter(|_| !is_of_peer) else {
             return Ok(Piece::whole(&shape(None), layout));
         };
-        let services = filter.select(services.iter().map(|service| shapes::service(service)))?;
+        let services = filter.select(services.iter().map(|service| shapes::service(service)));
+        let services = services.collect::<Result<Vec<_>, _>>()?;
         let empty = shape(Some((shapes::node(node), Vec::new())));
         Ok(Piece::nested((&shape(Some((shapes::node(node), services))), &empty), closing, layout))
     })

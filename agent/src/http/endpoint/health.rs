@@ -46,7 +46,7 @@ async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Fail
     let render = move |rows: &Rows, layout| {
         let Rows::Checks(checks) = rows else { return Err(super::misfit::wrong_rows()) };
         let listed = checks.iter().filter(|_| !is_of_peer);
-        Ok(Piece::array(&filter.select(listed.map(|check| shapes::check(check)))?, layout))
+        Piece::array(filter.select(listed.map(|check| shapes::check(check))), layout)
     };
     Listing::from(first).respond(form, render).await
 }

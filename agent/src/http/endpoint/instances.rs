@@ -53,7 +53,7 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
             listed != Listed::Connect || seen.insert((service.node.clone(), service.id.clone()))
         };
         let new = instances.iter().filter(|instance| wanted.selects(instance)).filter(is_new);
-        Ok(Piece::array(&filter.select(new.map(shape))?, layout))
+        Piece::array(filter.select(new.map(shape)), layout)
     };
     let response = Listing::from_iter(answers).respond(Form::of(call, options), render).await?;
     Ok(marked(call, response))

@@ -10,7 +10,6 @@ use super::super::shapes;
 use crate::upstream::calls::Acquire;
 use http::header::{self, HeaderValue};
 use http::{Method, Response};
-use lockmesh_client::shape;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -90,11 +89,8 @@ async fn list(
 
 fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
-        Rows::Keys(keys) => Ok(Piece::array(keys, layout)),
-        Rows::Entries(entries) => {
-            let shapes: Vec<shape::kv::Entry> = entries.iter().map(|entry| shapes::entry(entry)).collect();
-            Ok(Piece::array(&shapes, layout))
-        }
+        Rows::Keys(keys) => Piece::array(keys.iter().map(Ok), layout),
+        Rows::Entries(entries) => Piece::array(entries.iter().map(|entry| Ok(shapes::entry(entry))), layout),
         _ => Err(super::misfit::wrong_rows()),
     }
 }

@@ -22,10 +22,8 @@ pub(super) async fn losses(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 
 fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
-        Rows::Locks(locks) => Ok(Piece::array(&locks.iter().map(shapes::lock).collect::<Vec<_>>(), layout)),
-        Rows::Losses(losses) => {
-            Ok(Piece::array(&losses.iter().map(|loss| shapes::loss(loss)).collect::<Vec<_>>(), layout))
-        }
+        Rows::Locks(locks) => Piece::array(locks.iter().map(|lock| Ok(shapes::lock(lock))), layout),
+        Rows::Losses(losses) => Piece::array(losses.iter().map(|loss| Ok(shapes::loss(loss))), layout),
         _ => Err(super::misfit::wrong_rows()),
     }
 }

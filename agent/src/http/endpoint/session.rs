@@ -305,7 +305,7 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 
 fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     let Rows::Sessions(sessions) = rows else { return Err(super::misfit::wrong_rows()) };
-    Ok(Piece::array(&sessions.iter().map(|session| shapes::session(session)).collect::<Vec<_>>(), layout))
+    Piece::array(sessions.iter().map(|session| Ok(shapes::session(session))), layout)
 }
 
 /// Returns the answer to a query for sessions, and the rendered sessions.
