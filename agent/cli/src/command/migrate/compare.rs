@@ -134,7 +134,7 @@ impl Judge<'_> {
                     noted(&there, 0, Claim::Copied)
                 }
                 Some(Claim::Equal) => {
-                    let reason = "deleted in Consul, but in Lockmesh before the migration; delete it there if you want";
+                    let reason = "deleted in Consul, but in Lockmesh before the migration; delete it there";
                     found.differing.add(key, reason);
                     noted(&there, 0, Claim::Equal)
                 }

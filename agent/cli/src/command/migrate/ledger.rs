@@ -102,7 +102,8 @@ impl Ledger {
             if writes && file.try_lock().is_err() {
                 let path = path.display();
                 return Err(CliError::failed(format!(
-                    "another migration uses the state file {path}: wait for it, or choose another with --state"
+                    "another migration uses the state file {path}: wait for it, or choose another with \
+                    --state"
                 )));
             }
             let mut text = String::new();

@@ -170,14 +170,16 @@ impl Migration {
         let client = consul(args)?;
         if is_lockmesh(&client).await.map_err(of_consul)? {
             return Err(CliError::failed(format!(
-                "{} is a Lockmesh agent: name a Consul agent with --from; between two Lockmesh clusters use `kv export` \
+                "{} is a Lockmesh agent: name a Consul agent with --from; between two Lockmesh clusters \
+                use `kv export` \
                  and `kv import`",
                 args.from
             )));
         }
         if !is_lockmesh(&target).await.map_err(of_lockmesh)? {
             return Err(CliError::failed(format!(
-                "{} is no Lockmesh agent: name one with --http-addr (CONSUL_HTTP_ADDR also names the destination)",
+                "{} is no Lockmesh agent: name one with --http-addr (CONSUL_HTTP_ADDR also names the \
+                destination)",
                 target.address()
             )));
         }
@@ -211,7 +213,8 @@ impl Migration {
         }
         if self.report.comparison.keys == 0 && self.report.written.total() == 0 {
             return Err(CliError::failed(format!(
-                "Consul lists no keys under {:?}: correct --prefix; with ACLs in Consul, keys that the token may not \
+                "Consul lists no keys under {:?}: correct --prefix; with ACLs in Consul, keys that the \
+                token may not \
                  read are missing: give one with --from-token-file FILE",
                 self.source.prefixes
             )));
@@ -335,7 +338,8 @@ async fn requested(stop: &mut Option<Stop>) {
 fn consul(args: &ConsulArgs) -> Result<Client, CliError> {
     if args.from.starts_with("https://") {
         return Err(CliError::usage(
-            "--from: this command speaks plain HTTP. Run it on a host with a Consul agent and name the agent's plain \
+            "--from: this command speaks plain HTTP. Run it on a host with a Consul agent and name the \
+            agent's plain \
              address, for instance --from http://127.0.0.1:8500",
         ));
     }

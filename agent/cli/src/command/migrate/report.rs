@@ -119,7 +119,8 @@ impl Report {
         let (written, found) = (&self.written, &self.comparison);
         let mut lines = match self.dry_run {
             true => vec![format!(
-                "Nothing was written. {} keys in Consul, {} MB: {} to copy, {} to update, {} equal; {} to delete in \
+                "Nothing was written. {} keys in Consul, {} MB: {} to copy, {} to update, {} equal; {} \
+                to delete in \
                  Lockmesh",
                 found.keys,
                 found.bytes / 1_000_000,
@@ -144,7 +145,8 @@ impl Report {
         }
         lines.extend(found.only_in_lockmesh.lines("{} keys are only in Lockmesh, and were left alone:"));
         lines.extend(found.locked.lines(
-            "{} keys are locked in Consul. Their values are copied, the locks are not: restart the holders against \
+            "{} keys are locked in Consul. Their values are copied, the locks are not: restart the \
+            holders against \
              Lockmesh:",
         ));
         lines.push("Sessions, locks, services, checks and ACLs are not copied.".into());

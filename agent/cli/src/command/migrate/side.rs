@@ -185,7 +185,8 @@ pub(super) fn of_consul(error: Error) -> CliError {
     const AGAIN: &str = "run the same command again, which continues";
     match error {
         Error::Unreachable { address, source } => CliError::Unreachable(format!(
-            "cannot connect to Consul at {address}: {source}; start its agent, or name another with --from, then {AGAIN}"
+            "cannot connect to Consul at {address}: {source}; start its agent, or name another with \
+            --from, then {AGAIN}"
         )),
         Error::Unanswered { address, reason } => {
             CliError::Unreachable(format!("lost Consul at {address}: {reason}; {AGAIN}"))

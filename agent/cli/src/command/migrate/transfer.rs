@@ -194,7 +194,8 @@ impl Pass<'_> {
                 Ok(Some(what)) => {
                     let key = queue[open[0]].key();
                     return Err(CliError::failed(format!(
-                        "Lockmesh refuses to write {key:?} or a key behind it: {what}; correct that, then run the \
+                        "Lockmesh refuses to write {key:?} or a key behind it: {what}; correct that, \
+                        then run the \
                          same command again, which continues"
                     )));
                 }
