@@ -129,6 +129,7 @@ const HOMES: &[(&str, &[&str])] = &[
     (
         "sha2",
         &[
+            "agent/cli/src/command/migrate/ledger.rs",
             "agent/src/http/",
             "agent/src/incarnation.rs",
             "agent/src/registry/folder.rs",

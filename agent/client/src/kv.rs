@@ -28,7 +28,10 @@ impl Client {
 
 /// Entries that still arrive. See [`Kv::entries`].
 #[derive(Debug)]
-pub struct Entries(Option<Items>);
+pub struct Entries {
+    items: Option<Items>,
+    index: u64,
+}
 
 impl Entries {
     /// Returns the next entry; `None` behind the last one.
@@ -36,8 +39,14 @@ impl Entries {
     /// # Errors
     /// The list is incomplete: begin again. [`Error::Unanswered`] has the reason.
     pub async fn next(&mut self) -> Result<Option<Entry>, Error> {
-        let Some(items) = &mut self.0 else { return Ok(None) };
+        let Some(items) = &mut self.items else { return Ok(None) };
         Ok(items.next::<shape::kv::Entry>().await?.map(Entry::from))
+    }
+
+    /// Returns the index of the list for a blocking query: see [`Read::newer_than`]. 0 if the agent
+    /// returned none.
+    pub fn index(&self) -> u64 {
+        self.index
     }
 }
 
@@ -72,15 +81,19 @@ impl Kv<'_> {
     pub async fn entries(&self, prefix: &str, read: &Read) -> Result<Entries, Error> {
         let target = at(prefix).flag("recurse").read(&Read { index: 0, ..*read });
         let mut download = self.client.open(Verb::Get, target, Outgoing::Whole(Bytes::new())).await?;
+        let index =
+            download.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
+        let index = index.unwrap_or_default();
         if download.status == 200 {
-            return Ok(Entries(Some(Items::new(self.client.address().clone(), download))));
+            let items = Some(Items::new(self.client.address().clone(), download));
+            return Ok(Entries { items, index });
         }
         let body = download.whole(self.client.address()).await?;
         if download.status == 404 && body.is_empty() {
-            return Ok(Entries(None));
+            return Ok(Entries { items: None, index });
         }
         let (status, headers) = (download.status, download.headers);
-        accept(Reply { status, headers, body }).map(|_| Entries(None))
+        accept(Reply { status, headers, body }).map(|_| Entries { items: None, index })
     }
 
     /// Returns the names that start with `prefix`, each cut after the first `separator` after the

@@ -6,7 +6,7 @@ use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
-const EXAMPLES: [(&str, &[&str]); 70] = [
+const EXAMPLES: [(&str, &[&str]); 72] = [
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
     ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
     ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
@@ -116,6 +116,15 @@ const EXAMPLES: [(&str, &[&str]); 70] = [
         &["lockmesh operator tls issue --role agent --node web-1 --ca /root/authority --out web-1"],
     ),
     ("reload", &["lockmesh reload"]),
+    ("migrate", &["lockmesh migrate consul --prefix config/"]),
+    (
+        "migrate consul",
+        &[
+            "lockmesh migrate consul --prefix jobs/ --dry-run",
+            "lockmesh migrate consul --from http://127.0.0.1:8501 --prefix jobs/ --prefix config/ --follow",
+            "lockmesh migrate consul --prefix jobs/ --verify-only --json",
+        ],
+    ),
     ("bench", &["lockmesh bench puts --clients 64 --duration 10s"]),
     ("config", &["lockmesh config validate /etc/lockmesh/agent.toml"]),
     ("config validate", &["lockmesh config validate --role server /etc/lockmesh/server.toml"]),

@@ -14,7 +14,7 @@
 //! | [`dev`], [`agent`], [`server`] | long-running processes |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`] | commands for applications |
 //! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
-//! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`bench`], [`version`], [`completions`] | commands for operators |
+//! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`migrate`], [`bench`], [`version`], [`completions`] | commands for operators |
 
 mod absent;
 pub mod agent;
@@ -39,6 +39,7 @@ pub mod lock;
 pub mod locks;
 pub mod maint;
 pub mod members;
+pub mod migrate;
 mod node_lease;
 pub mod operator;
 pub mod output;
@@ -98,6 +99,7 @@ enum Command {
     Reload(Online<reload::Args>),
     #[command(hide = true)]
     Snapshot(operator::snapshot::Args),
+    Migrate(Online<migrate::Args>),
     Bench(Online<bench::Args>),
     #[command(hide = true)]
     Supervise(supervise::Args),
@@ -252,6 +254,7 @@ impl Command {
             Self::Operator(args) => operator::run(args).await,
             Self::Reload(online) => reload::run(online.args, &online.connection.context()?).await,
             Self::Snapshot(args) => operator::snapshot::run(args).await,
+            Self::Migrate(online) => migrate::run(online.args, &online.connection.context()?).await,
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Supervise(args) => supervise::run(args).await,
             Self::Config(args) => config::run(args).await,

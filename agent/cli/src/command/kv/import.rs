@@ -5,24 +5,13 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
+use super::limits::{Limits, check_key, joined, size_of};
 use super::value;
 use lockmesh_agent::http::go::json::{JsonError, Object, kind};
-use lockmesh_agent::http::go::path;
 use lockmesh_client::shape::blob::decode_base64;
 use lockmesh_client::{Client, Error, Outcome, Read, Txn};
 use serde_json::Value;
 use std::ops::Range;
-
-/// The maximum number of operations and of bytes of a transaction: small enough to be written
-/// quickly, and within the limits of Consul's agents.
-const MAX_OPERATIONS: usize = 64;
-const MAX_BODY: usize = 256 << 10;
-
-/// The maximum length of a key in bytes: percent-encoded, it must fit into the head of a request.
-const MAX_KEY: usize = 32 << 10;
-
-/// The size of an operation in a transaction's body besides key and value.
-const OPERATION_OVERHEAD: usize = 128;
 
 /// Write keys and values from JSON
 #[derive(clap::Args, Debug)]
@@ -43,24 +32,6 @@ struct Record {
     flags: u64,
 }
 
-/// The limits of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limits {
-    /// The maximum size of a value.
-    value: usize,
-    /// The maximum size of a transaction's body.
-    body: usize,
-    /// The maximum number of operations in a transaction.
-    operations: usize,
-}
-
-impl Default for Limits {
-    /// The limits of an agent that does not report its own.
-    fn default() -> Self {
-        Self { value: 512 << 10, body: MAX_BODY, operations: MAX_OPERATIONS }
-    }
-}
-
 pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     let said = |text: &str| CliError::in_consuls_words(text);
     let data = args.data.ok_or_else(|| said("Error! Missing DATA argument"))?;
@@ -69,7 +40,7 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     }
     let data = value::bytes_of(&data, &mut std::io::stdin().lock())?;
     let records = parse(&data, &args.prefix)?;
-    let limits = limits_of(client).await?;
+    let limits = Limits::of(client).await?;
     check_sizes(&records, limits)?;
     write_all(client, &records, limits).await
 }
@@ -110,46 +81,6 @@ fn record(element: &Value, prefix: &str) -> Result<Record, String> {
     Ok(Record { key: joined, value, flags })
 }
 
-/// Joins a prefix and a key as parts of a path. A slash at the end of a key stays.
-fn joined(prefix: &str, key: &str) -> String {
-    match prefix.trim_matches('/') {
-        "" => key.into(),
-        prefix => format!("{prefix}/{}", key.trim_start_matches('/')),
-    }
-}
-
-/// Rejects a key that no request could read.
-fn check_key(key: &str) -> Result<(), String> {
-    if let Some(character) = path::unprintable(key) {
-        let code = u32::from(character);
-        return Err(format!("has the character U+{code:04X}, which cannot be printed; use another name"));
-    }
-    if path::cleaned(&format!("/{key}")).is_some() {
-        return Err("begins with a slash, or has an empty part, `.` or `..`; use another name".into());
-    }
-    if key.len() > MAX_KEY {
-        return Err(format!("is longer than {MAX_KEY} bytes; use a shorter name"));
-    }
-    Ok(())
-}
-
-/// Asks the agent for its limits.
-async fn limits_of(client: &Client) -> Result<Limits, CliError> {
-    let usual = Limits::default();
-    let config = match client.agent().describe().await {
-        Ok(described) => described.debug_config,
-        // An agent with access control may keep them to itself.
-        Err(Error::Refused { .. }) => return Ok(usual),
-        Err(error) => return Err(error.into()),
-    };
-    let number = |name: &str| config.get(name)?.as_u64().and_then(|number| usize::try_from(number).ok());
-    let value = number("KVMaxValueSize").unwrap_or(usual.value);
-    // The agent accepts transactions up to the larger of the two limits.
-    let body = number("TxnMaxReqLen").map_or(usual.body, |body| body.max(value));
-    let operations = number("TxnMaxOperations").unwrap_or(usual.operations);
-    Ok(Limits { value, body: body.min(MAX_BODY), operations: operations.clamp(1, MAX_OPERATIONS) })
-}
-
 fn check_sizes(records: &[Record], limits: Limits) -> Result<(), CliError> {
     let Some(long) = records.iter().find(|record| record.value.len() > limits.value) else { return Ok(()) };
     Err(CliError::in_consuls_words(format!(
@@ -167,7 +98,7 @@ fn parts(records: &[Record], limits: Limits) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut bytes = 0;
     for (number, record) in records.iter().enumerate() {
-        let size = size_of(record);
+        let size = size_of(&record.key, &record.value);
         match parts.last_mut() {
             Some(part) if part.len() < limits.operations && bytes + size <= limits.body => {
                 part.end = number + 1;
@@ -180,12 +111,6 @@ fn parts(records: &[Record], limits: Limits) -> Vec<Range<usize>> {
         }
     }
     parts
-}
-
-/// Returns the size of a record in a transaction's body.
-fn size_of(record: &Record) -> usize {
-    let escaped = Value::from(record.key.as_str()).to_string().len();
-    OPERATION_OVERHEAD + escaped + record.value.len().div_ceil(3) * 4
 }
 
 async fn write_all(client: &Client, records: &[Record], limits: Limits) -> Result<(), CliError> {
@@ -205,7 +130,7 @@ async fn write_all(client: &Client, records: &[Record], limits: Limits) -> Resul
 
 async fn write(client: &Client, records: &[Record], limits: Limits) -> Result<(), Failure> {
     if let [record] = records
-        && size_of(record) > limits.body
+        && size_of(&record.key, &record.value) > limits.body
     {
         client.kv().put(&record.key, record.value.clone(), record.flags).await?;
         return Ok(());
@@ -249,6 +174,7 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::{MAX_BODY, MAX_KEY};
     use super::*;
 
     fn parsed(text: &str, prefix: &str) -> Result<Vec<Record>, String> {

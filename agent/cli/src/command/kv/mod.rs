@@ -5,6 +5,7 @@ pub(super) mod entry;
 mod export;
 mod get;
 mod import;
+pub(super) mod limits;
 mod list;
 mod put;
 mod value;

@@ -1,0 +1,353 @@
+//! `lockmesh migrate consul`: copies keys from a running Consul to Lockmesh while writers still use
+//! Consul.
+//!
+//! First all keys are compared, so that keys that do not fit and conflicts are listed before
+//! anything is written. Then passes write what has changed until one finds no difference; with
+//! `--follow` until a signal. At the end both sides are compared again. Each pass reads Consul's
+//! keys as one stream: memory does not grow with their number.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`side`] | the lists of both sides; errors in words |
+//! | [`ledger`] | the state file: which keys the migration wrote |
+//! | [`compare`] | the comparison before and after |
+//! | [`transfer`] | one pass of writes |
+//! | [`report`] | counts, lists of keys, progress |
+//! | `tests`, `fake` | migrations between two small HTTP servers |
+
+mod compare;
+#[cfg(test)]
+mod fake;
+mod ledger;
+mod report;
+mod side;
+#[cfg(test)]
+mod tests;
+mod transfer;
+
+use super::context::Context;
+use super::error::CliError;
+use super::kv::limits::Limits;
+use super::output::warn;
+use compare::compare;
+use ledger::Ledger;
+use lockmesh_client::{Address, Client};
+use report::{Comparison, Listed, Report};
+use side::{Source, distinct, is_lockmesh, of_consul, of_lockmesh};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use transfer::transfer;
+
+/// The maximum number of passes without `--follow`: with more, writers are still active.
+const MAX_PASSES: u64 = 16;
+
+/// The minimum pause between two passes of `--follow`. It is at least as long as the last pass, so
+/// that Consul lists its keys for at most half of the time.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
+/// The maximum time that a side may be unavailable.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The pause before a pass is repeated that lost Consul.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// Move data to Lockmesh from another system
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Consul(ConsulArgs),
+}
+
+/// Copy keys from a running Consul
+///
+/// Copies keys with values and flags, follows changes until both sides are equal, and compares all
+/// keys. Keys that have other values in Lockmesh are listed and nothing is written. If it is
+/// interrupted, run the same command again. Sessions, locks, services and checks are not copied.
+/// The exit code is 0 only if both sides are equal.
+#[derive(clap::Args, Clone, Debug)]
+struct ConsulArgs {
+    /// HTTP address of a Consul agent: `http://host:port`, `host:port` or `unix:///path`
+    #[arg(long, value_name = "ADDR", default_value = "http://127.0.0.1:8500")]
+    from: String,
+    /// File with a Consul token that may read the keys
+    #[arg(long, value_name = "FILE")]
+    from_token_file: Option<PathBuf>,
+    /// Key prefix to copy; repeatable [default: all keys]
+    #[arg(long = "prefix", value_name = "PREFIX")]
+    prefixes: Vec<String>,
+    /// Path to put the keys under: `copy` makes `copy/app/limit` of `app/limit`
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    to_prefix: String,
+    /// Follow changes until Ctrl-C or SIGTERM, then do the last pass; stop the writers before
+    #[arg(long, conflicts_with_all = ["dry_run", "verify_only"])]
+    follow: bool,
+    /// Overwrite keys that have other values in Lockmesh
+    #[arg(long, conflicts_with = "verify_only")]
+    overwrite: bool,
+    /// Write nothing; show what would be written
+    #[arg(long, conflicts_with = "verify_only")]
+    dry_run: bool,
+    /// Write nothing; compare both sides
+    #[arg(long)]
+    verify_only: bool,
+    /// File that records which keys were copied, for the next run
+    #[arg(long, value_name = "FILE", default_value = "lockmesh-migrate.state")]
+    state: PathBuf,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// The two sides differ, or one of them failed. A part may be copied; the command may be repeated.
+pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
+    let Command::Consul(args) = args.command;
+    let stop = if args.follow { Some(Stop::intercept()?) } else { None };
+    let (json, target) = (args.json, context.client()?);
+    let report = Migration::new(&args, target).await?.run(stop).await?;
+    report.print(json)?;
+    verdict(&report, &args)
+}
+
+/// The exit code, or the reason why the two sides are not equal.
+fn verdict(report: &Report, args: &ConsulArgs) -> Result<ExitCode, CliError> {
+    let count = report.comparison.differing.count;
+    if report.dry_run || count == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let advice = match args.verify_only {
+        true => "run the command without --verify-only to copy them",
+        false => "stop the writers on Consul, then run the same command again",
+    };
+    Err(CliError::failed(format!("{count} keys differ: {advice}")))
+}
+
+/// The signals that end `--follow`.
+#[derive(Debug)]
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn intercept() -> Result<Self, CliError> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn requested(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// A migration in progress.
+struct Migration {
+    args: ConsulArgs,
+    source: Source,
+    target: Client,
+    ledger: Ledger,
+    limits: Limits,
+    patience: Duration,
+    report: Report,
+    began: Instant,
+}
+
+impl Migration {
+    /// Checks both sides.
+    async fn new(args: &ConsulArgs, target: Client) -> Result<Self, CliError> {
+        let client = consul(args)?;
+        if is_lockmesh(&client).await.map_err(of_consul)? {
+            return Err(CliError::failed(format!(
+                "{} is a Lockmesh agent: name a Consul agent with --from; between two Lockmesh clusters \
+                use `kv export` \
+                 and `kv import`",
+                args.from
+            )));
+        }
+        if !is_lockmesh(&target).await.map_err(of_lockmesh)? {
+            return Err(CliError::failed(format!(
+                "{} is no Lockmesh agent: name one with --http-addr (CONSUL_HTTP_ADDR also names the \
+                destination)",
+                target.address()
+            )));
+        }
+        let prefixes = distinct(&args.prefixes);
+        let source = Source { client, prefixes, root: args.to_prefix.clone() };
+        let writes = !args.dry_run && !args.verify_only;
+        let ledger = Ledger::open(&args.state, &source.client.address().to_string(), writes)?;
+        let limits = Limits::of(&target).await?;
+        let report = Report {
+            from: args.from.clone(),
+            prefixes: source.prefixes.clone(),
+            to_prefix: args.to_prefix.clone(),
+            dry_run: args.dry_run,
+            ..Report::default()
+        };
+        let (args, began) = (args.clone(), Instant::now());
+        Ok(Self { args, source, target, ledger, limits, patience: PATIENCE, report, began })
+    }
+
+    async fn run(mut self, stop: Option<Stop>) -> Result<Report, CliError> {
+        if !self.args.verify_only {
+            let found = self.plan().await?;
+            self.report.comparison = found;
+        }
+        if !self.args.verify_only && !self.args.dry_run {
+            self.copy(stop).await?;
+        }
+        if !self.args.dry_run {
+            let (source, target) = (&self.source, &self.target);
+            self.report.comparison = compare(source, target, &self.ledger, None, self.limits, false).await?;
+        }
+        if self.report.comparison.keys == 0 && self.report.written.total() == 0 {
+            return Err(CliError::failed(format!(
+                "Consul lists no keys under {:?}: correct --prefix; with ACLs in Consul, keys that the \
+                token may not \
+                 read are missing: give one with --from-token-file FILE",
+                self.source.prefixes
+            )));
+        }
+        self.report.seconds = self.began.elapsed().as_secs_f64();
+        Ok(self.report)
+    }
+
+    /// Compares both sides, and rejects what cannot be copied before anything is written.
+    async fn plan(&mut self) -> Result<Comparison, CliError> {
+        let (source, target, overwrite) = (&self.source, &self.target, self.args.overwrite);
+        let mut notes = if self.args.dry_run { None } else { Some(self.ledger.rewrite()?) };
+        let found = compare(source, target, &self.ledger, notes.as_mut(), self.limits, overwrite).await?;
+        let conflicts = if overwrite {
+            "{} keys are locked in Lockmesh:"
+        } else {
+            "{} keys have other values in Lockmesh:"
+        };
+        let complaints: Vec<String> = found
+            .unfit
+            .lines("{} keys do not fit into Lockmesh:")
+            .into_iter()
+            .chain(found.conflicts.lines(conflicts))
+            .collect();
+        if complaints.is_empty() {
+            if let Some(notes) = notes {
+                notes.finish()?;
+            }
+            return Ok(found);
+        }
+        if let Some(notes) = notes {
+            notes.discard()?;
+        }
+        let advice = match (found.unfit.count, found.conflicts.count) {
+            (0, _) if overwrite => "Nothing was written. Release the locks, or copy other prefixes",
+            (0, _) => "Nothing was written. Compare the values, then use --overwrite, or copy other prefixes",
+            _ => "Nothing was written. Change or delete these keys in Consul, or copy other prefixes",
+        };
+        Err(CliError::failed(format!("{}\n{advice}", complaints.join("\n"))))
+    }
+
+    /// Writes differences until a pass finds none.
+    async fn copy(&mut self, mut stop: Option<Stop>) -> Result<(), CliError> {
+        let follows = stop.is_some();
+        let mut is_last = !follows;
+        let mut rest = MAX_PASSES;
+        loop {
+            let (before, began) = (self.report.written.total(), Instant::now());
+            let interrupted =
+                || CliError::Interrupted("interrupted; run the same command again, which continues".into());
+            let (indexes, conflicts) = {
+                let mut pass = std::pin::pin!(self.pass());
+                loop {
+                    tokio::select! {
+                        outcome = &mut pass => break outcome?,
+                        () = requested(&mut stop) => {
+                            if is_last {
+                                return Err(interrupted());
+                            }
+                            warn("finishing; press Ctrl-C again to stop at once");
+                            is_last = true;
+                        }
+                    }
+                }
+            };
+            for line in conflicts.lines("{} keys were not written:") {
+                warn(&line);
+            }
+            let changes = self.report.written.total() - before;
+            if is_last {
+                rest -= 1;
+                if changes == 0 || rest == 0 {
+                    return Ok(());
+                }
+                continue;
+            }
+            warn(&format!("{changes} keys written; following changes until Ctrl-C"));
+            let pause = began.elapsed().max(MIN_PAUSE);
+            let wait = async {
+                tokio::time::sleep(pause).await;
+                // A lost Consul is reported, with patience, by the next pass.
+                let _ = self.source.changed(&indexes).await;
+            };
+            tokio::select! {
+                () = wait => {}
+                () = requested(&mut stop) => {
+                    warn("last pass; press Ctrl-C again to stop at once");
+                    is_last = true;
+                }
+            }
+        }
+    }
+
+    /// Does one pass. If Consul is lost, the pass is continued for some time.
+    async fn pass(&mut self) -> Result<(Vec<u64>, Listed), CliError> {
+        let began = Instant::now();
+        loop {
+            let (source, target, ledger) = (&self.source, &self.target, &mut self.ledger);
+            let written = &mut self.report.written;
+            match transfer(source, target, ledger, self.limits, self.patience, written).await {
+                Err(CliError::Unreachable(text)) if began.elapsed() + RETRY_PAUSE < self.patience => {
+                    warn(&format!("{text}; trying again"));
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                    self.ledger.recover()?;
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Waits for a signal; for ever without `--follow`.
+async fn requested(stop: &mut Option<Stop>) {
+    match stop {
+        Some(stop) => stop.requested().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A client of Consul.
+fn consul(args: &ConsulArgs) -> Result<Client, CliError> {
+    if args.from.starts_with("https://") {
+        return Err(CliError::usage(
+            "--from: this command speaks plain HTTP. Run it on a host with a Consul agent and name the \
+            agent's plain \
+             address, for instance --from http://127.0.0.1:8500",
+        ));
+    }
+    let address =
+        Address::from_str(&args.from).map_err(|error| CliError::usage(format!("--from: {error}")))?;
+    let Some(file) = &args.from_token_file else { return Ok(Client::new(address)) };
+    let token = std::fs::read_to_string(file).map_err(|error| {
+        CliError::failed(format!("cannot read the token file {}: {error}", file.display()))
+    })?;
+    Ok(Client::with_token(address, token.trim())?)
+}

@@ -1,0 +1,230 @@
+//! The two sides of a migration: lists of their keys in ascending order, and their errors in words
+//! for the operator.
+
+use super::super::error::CliError;
+use super::super::kv::limits::{Limits, check_key, joined};
+use super::report::Listed;
+use lockmesh_client::{Client, Entries, Entry, Error, Read};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// The maximum time until a list begins to arrive: a Consul agent collects the whole list first.
+const LIST_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// The maximum time of one blocking query.
+const QUERY_WAIT_TIME: Duration = Duration::from_secs(300);
+
+/// The prefix without a key, by which an agent is known as Lockmesh's: Consul has no such route.
+const NO_KEY: &str = "lockmesh-migrate-probe/";
+
+/// Consul.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    pub(super) client: Client,
+    /// Ascending, and none begins with another.
+    pub(super) prefixes: Vec<String>,
+    /// The path in Lockmesh for all keys.
+    pub(super) root: String,
+}
+
+/// An entry of a list.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The entry with the name that it has in Lockmesh.
+    pub(super) entry: Entry,
+    /// The reason why Lockmesh cannot have it.
+    pub(super) misfit: Option<String>,
+}
+
+/// Sorts prefixes, and drops those that another one includes.
+pub(super) fn distinct(prefixes: &[String]) -> Vec<String> {
+    let mut sorted: Vec<String> =
+        prefixes.iter().map(|prefix| prefix.trim_start_matches('/').into()).collect();
+    sorted.sort();
+    sorted.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
+    match sorted.is_empty() {
+        true => vec![String::new()],
+        false => sorted,
+    }
+}
+
+impl Source {
+    /// Lists the keys of Consul that fit into Lockmesh. Too large ones are marked.
+    pub(super) fn list(&self, limits: Limits) -> Listing<'_> {
+        Listing {
+            list: List::new(&self.client, self.prefixes.clone()),
+            source: self,
+            limits,
+            misfits: Listed::default(),
+        }
+    }
+
+    /// The same prefixes in Lockmesh.
+    pub(super) fn target_prefixes(&self) -> Vec<String> {
+        self.prefixes.iter().map(|prefix| joined(&self.root, prefix)).collect()
+    }
+
+    /// `true` if a key of Lockmesh belongs to this migration.
+    pub(super) fn covers(&self, key: &str) -> bool {
+        self.target_prefixes().iter().any(|prefix| key.starts_with(prefix.as_str()))
+    }
+
+    /// Waits until one of the prefixes has changed since these indexes, or for some minutes.
+    pub(super) async fn changed(&self, indexes: &[u64]) -> Result<(), CliError> {
+        let mut queries = JoinSet::new();
+        for (prefix, index) in self.prefixes.iter().cloned().zip(indexes.iter().copied()) {
+            let client = self.client.clone();
+            queries.spawn(async move {
+                let read = Read::default().newer_than(index.max(1), QUERY_WAIT_TIME);
+                client.kv().keys(&prefix, "/", &read).await
+            });
+        }
+        // The first answer is enough; the other queries end with the set.
+        match queries.join_next().await {
+            Some(Ok(Ok(_))) | None => Ok(()),
+            Some(Ok(Err(error))) => Err(of_consul(error)),
+            Some(Err(error)) => Err(CliError::failed(error)),
+        }
+    }
+}
+
+/// `true` if a Lockmesh agent replies.
+pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
+    match client.operator().locks(NO_KEY, &Read::stale()).await {
+        Ok(_) => Ok(true),
+        Err(Error::Refused { status: 401 | 403, .. }) => {
+            Err(Error::Refused { status: 403, text: "the token was refused".into() })
+        }
+        Err(Error::Refused { .. } | Error::Garbled { .. } | Error::UnknownOutcome { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The entries of several prefixes.
+pub(super) struct List<'a> {
+    client: &'a Client,
+    rest: std::vec::IntoIter<String>,
+    open: Option<Entries>,
+    /// The index of each list that was opened.
+    pub(super) indexes: Vec<u64>,
+}
+
+impl<'a> List<'a> {
+    pub(super) fn new(client: &'a Client, prefixes: Vec<String>) -> Self {
+        Self { client, rest: prefixes.into_iter(), open: None, indexes: Vec::new() }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Entry>, Error> {
+        loop {
+            if let Some(open) = &mut self.open
+                && let Some(entry) = open.next().await?
+            {
+                return Ok(Some(entry));
+            }
+            let Some(prefix) = self.rest.next() else { return Ok(None) };
+            let kv = self.client.kv();
+            let read = Read::consistent();
+            let opened = timeout(LIST_TIMEOUT, kv.entries(&prefix, &read)).await;
+            let opened = opened.map_err(|_| Error::Unanswered {
+                address: self.client.address().clone(),
+                reason: format!("no reply within {} s", LIST_TIMEOUT.as_secs()),
+            })??;
+            self.indexes.push(opened.index());
+            self.open = Some(opened);
+        }
+    }
+}
+
+/// The entries of Consul with their names in Lockmesh.
+pub(super) struct Listing<'a> {
+    list: List<'a>,
+    source: &'a Source,
+    limits: Limits,
+    /// Keys that Lockmesh cannot have.
+    pub(super) misfits: Listed,
+}
+
+impl Listing<'_> {
+    pub(super) async fn next(&mut self) -> Result<Option<Row>, CliError> {
+        while let Some(mut entry) = self.list.next().await.map_err(of_consul)? {
+            let name = joined(&self.source.root, &entry.key);
+            if let Err(defect) = check_name(&entry.key).and_then(|()| check_key(&name)) {
+                self.misfits.add(&entry.key, format!("the key {defect}"));
+                continue;
+            }
+            entry.key = name;
+            let (size, most) = (entry.value.len(), self.limits.value);
+            let misfit = (size > most).then(|| {
+                format!(
+                    "the value has {size} bytes, but the agent accepts at most {most}: raise \
+                     `http.max_value_bytes` in the agents' configuration"
+                )
+            });
+            return Ok(Some(Row { entry, misfit }));
+        }
+        Ok(None)
+    }
+
+    /// The indexes of the lists, for [`Source::changed`].
+    pub(super) fn into_indexes(self) -> Vec<u64> {
+        self.list.indexes
+    }
+}
+
+/// Rejects a key whose bytes got lost: JSON shows those that are not UTF-8 as U+FFFD.
+fn check_name(key: &str) -> Result<(), String> {
+    match key.contains('\u{fffd}') {
+        true => Err("has bytes that are not UTF-8; use another name".into()),
+        false => check_key(key),
+    }
+}
+
+/// Describes an error of the source.
+pub(super) fn of_consul(error: Error) -> CliError {
+    const AGAIN: &str = "run the same command again, which continues";
+    match error {
+        Error::Unreachable { address, source } => CliError::Unreachable(format!(
+            "cannot connect to Consul at {address}: {source}; start its agent, or name another with \
+            --from, then {AGAIN}"
+        )),
+        Error::Unanswered { address, reason } => {
+            CliError::Unreachable(format!("lost Consul at {address}: {reason}; {AGAIN}"))
+        }
+        Error::Refused { status: status @ (401 | 403), text } => CliError::failed(format!(
+            "Consul refused to list the keys ({status}): {text}; give a token that may read them with \
+             --from-token-file FILE"
+        )),
+        Error::Unavailable { status, text } | Error::UnknownOutcome { status, text } => {
+            CliError::Unreachable(format!("Consul is unavailable ({status}): {text}; {AGAIN}"))
+        }
+        Error::Garbled { address, reason } => CliError::failed(format!(
+            "unexpected reply from {address}: {reason}; name the HTTP address of a Consul agent with --from"
+        )),
+        other => CliError::failed(format!("Consul: {other}")),
+    }
+}
+
+/// Describes an error of the target.
+pub(super) fn of_lockmesh(error: Error) -> CliError {
+    match error.is_transient() {
+        true => {
+            CliError::Unreachable(format!("Lockmesh: {error}; run the same command again, which continues"))
+        }
+        false => CliError::failed(format!("Lockmesh: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_in_order_and_none_includes_another() {
+        let distinct =
+            |prefixes: &[&str]| distinct(&prefixes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(distinct(&["b/", "/a/", "a/x", "a"]), ["a", "b/"]);
+        assert_eq!(distinct(&[]), [""]);
+        assert_eq!(distinct(&["x", "", "y"]), [""]);
+    }
+}

@@ -1,0 +1,262 @@
+//! Migrations between two small HTTP servers.
+
+use super::fake::Fake;
+use super::report::Report;
+use super::{ConsulArgs, Migration, verdict};
+use std::path::PathBuf;
+use std::time::Duration;
+use tempfile::TempDir;
+
+struct Pair {
+    consul: Fake,
+    lockmesh: Fake,
+    folder: TempDir,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { consul: Fake::start(false).await, lockmesh: Fake::start(true).await, folder }
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    fn args(&self) -> ConsulArgs {
+        ConsulArgs {
+            from: format!("http://127.0.0.1:{}", self.consul.port),
+            from_token_file: None,
+            prefixes: vec!["a/".into()],
+            to_prefix: String::new(),
+            follow: false,
+            overwrite: false,
+            dry_run: false,
+            verify_only: false,
+            state: self.state(),
+            json: false,
+        }
+    }
+
+    async fn migrate(&self, args: &ConsulArgs) -> Result<Report, String> {
+        let told = |error: super::CliError| error.to_string();
+        let mut migration = Migration::new(args, self.lockmesh.client()).await.map_err(told)?;
+        // Nothing is repeated, so that no test waits.
+        migration.patience = Duration::ZERO;
+        migration.run(None).await.map_err(told)
+    }
+
+    /// Consul's keys `a/0` to `a/N`, and one outside of the prefix.
+    fn fill(&self, count: usize) {
+        let mut world = self.consul.world();
+        for number in 0..count {
+            world.keys.put(&format!("a/{number:03}"), format!("v{number}").as_bytes(), number as u64);
+        }
+        world.keys.put("other", b"x", 0);
+    }
+
+    fn assert_equal(&self) {
+        let mut source = self.consul.world().keys.values();
+        source.retain(|key, _| key.starts_with("a/"));
+        assert_eq!(self.lockmesh.world().keys.values(), source);
+    }
+}
+
+#[tokio::test]
+async fn changes_during_the_copy_are_followed_until_both_sides_are_equal() {
+    let pair = Pair::start().await;
+    pair.fill(200);
+    let mut rounds = 0;
+    pair.consul.world().hook = Some(Box::new(move |keys| {
+        rounds += 1;
+        match rounds {
+            // After the comparison, the first and the second pass.
+            1 => keys.put("a/100", b"changed", 1),
+            2 => {
+                keys.put("a/100", b"changed again", 2);
+                keys.put("a/new", b"", 3);
+                keys.delete("a/005");
+            }
+            3 => keys.delete("a/new"),
+            _ => {}
+        }
+    }));
+    let report = pair.migrate(&pair.args()).await.expect("it ends");
+    pair.assert_equal();
+    let (written, found) = (&report.written, &report.comparison);
+    assert_eq!((written.copied, written.updated, written.deleted, written.passes), (201, 1, 2, 4));
+    assert_eq!((found.equal, found.differing.count), (199, 0));
+    assert!(pair.lockmesh.world().transactions < 10, "keys are written in batches");
+    let again = pair.migrate(&pair.args()).await.expect("it ends");
+    assert_eq!((again.written.total(), again.comparison.equal), (0, 199), "nothing is written twice");
+}
+
+#[tokio::test]
+async fn a_run_continues_after_consul_was_lost() {
+    let pair = Pair::start().await;
+    pair.fill(200);
+    let plan = ConsulArgs { dry_run: true, ..pair.args() };
+    let planned = pair.migrate(&plan).await.expect("it ends");
+    assert_eq!((planned.comparison.missing, planned.written.total()), (200, 0));
+    assert!(!pair.state().exists() && pair.lockmesh.world().keys.entries.is_empty());
+    // The comparison gets its list, the first pass half of it.
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.patience = Duration::ZERO;
+    migration.plan().await.expect("no conflict");
+    pair.consul.world().broken_lists = 1;
+    let error = migration.copy(None).await.expect_err("Consul is lost").to_string();
+    assert!(
+        error.starts_with("lost Consul at ")
+            && error.ends_with("run the same command again, which continues")
+    );
+    drop(migration);
+    let copied = pair.lockmesh.world().keys.entries.len();
+    assert!((1..200).contains(&copied), "{copied}");
+    // What the first run copied may be updated and deleted by the second.
+    pair.consul.world().keys.put("a/000", b"newest", 1);
+    pair.consul.world().keys.delete("a/001");
+    let report = pair.migrate(&pair.args()).await.expect("it ends");
+    pair.assert_equal();
+    let written = &report.written;
+    assert_eq!((written.copied, written.updated, written.deleted), (200 - copied as u64, 1, 1));
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_not_a_conflict() {
+    let pair = Pair::start().await;
+    pair.fill(100);
+    pair.lockmesh.world().lost_answers = 1;
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.patience = Duration::ZERO;
+    let error = migration.run(None).await.expect_err("the answer is lost").to_string();
+    assert!(error.starts_with("Lockmesh: no reply"), "{error}");
+    // The first batch was written and not noted; its keys change in Consul before the next run.
+    pair.consul.world().keys.put("a/000", b"newer", 0);
+    pair.consul.world().keys.delete("a/001");
+    let report = pair.migrate(&pair.args()).await.expect("it continues");
+    pair.assert_equal();
+    assert_eq!((report.written.updated, report.written.deleted), (1, 1));
+}
+
+#[tokio::test]
+async fn keys_of_others_are_neither_overwritten_nor_deleted() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    {
+        let keys = &mut pair.lockmesh.world().keys;
+        keys.put("a/000", b"mine", 0);
+        keys.put("a/001", b"v1", 1);
+        keys.put("a/mine", b"mine", 0);
+    }
+    let before = pair.lockmesh.world().keys.values();
+    let error = pair.migrate(&pair.args()).await.expect_err("a conflict");
+    assert!(
+        error.starts_with(
+            "1 keys have other values in Lockmesh:\n  a/000: values differ\nNothing was written"
+        )
+    );
+    assert!(error.contains("--overwrite") && pair.lockmesh.world().keys.values() == before);
+    let forced = ConsulArgs { overwrite: true, ..pair.args() };
+    let report = pair.migrate(&forced).await.expect("it may overwrite");
+    assert_eq!((report.written.copied, report.written.updated), (1, 1));
+    assert_eq!((report.comparison.equal, report.comparison.only_in_lockmesh.count), (3, 1));
+    // Deleted in Consul: only what was copied or overwritten goes.
+    for key in ["a/000", "a/001", "a/002"] {
+        pair.consul.world().keys.delete(key);
+    }
+    pair.consul.world().keys.put("a/009", b"x", 0);
+    let report = pair.migrate(&pair.args()).await.expect("it ends");
+    assert_eq!(report.written.deleted, 2);
+    let left: Vec<_> = pair.lockmesh.world().keys.entries.keys().cloned().collect();
+    assert_eq!(left, ["a/001", "a/009", "a/mine"]);
+    assert!(report.comparison.differing.keys[0].reason.contains("in Lockmesh before the migration"));
+    assert!(verdict(&report, &pair.args()).is_err(), "the two sides differ");
+    // A copied key that was changed in Lockmesh is a conflict of the next run.
+    pair.lockmesh.world().keys.put("a/009", b"y", 0);
+    let error = pair.migrate(&pair.args()).await.expect_err("a conflict");
+    assert!(error.contains("a/009: values differ"), "{error}");
+}
+
+#[tokio::test]
+async fn a_key_changed_in_lockmesh_meanwhile_is_reported() {
+    let pair = Pair::start().await;
+    pair.fill(2);
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.plan().await.expect("no conflict");
+    pair.lockmesh.world().keys.put("a/000", b"meanwhile", 0);
+    pair.lockmesh.world().keys.put("a/001", b"v1", 1);
+    let report = migration.run(None).await.expect_err("a conflict").to_string();
+    assert!(report.contains("1 keys have other values"), "the plan sees it again: {report}");
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.copy(None).await.expect("the other key is equal");
+    assert_eq!(pair.lockmesh.world().keys.values()["a/000"].0, b"meanwhile");
+    migration.args.verify_only = true;
+    let report = migration.run(None).await.expect("it ends");
+    assert_eq!((report.comparison.equal, report.comparison.conflicts.count), (1, 1));
+}
+
+#[tokio::test]
+async fn keys_that_do_not_fit_are_listed_before_anything_is_written() {
+    let pair = Pair::start().await;
+    pair.fill(2);
+    pair.consul.world().keys.put("a/large", &vec![0; (512 << 10) + 1], 0);
+    pair.consul.world().keys.put("a//empty", b"", 0);
+    pair.consul.world().keys.put("a/\u{fffd}", b"", 0);
+    let error = pair.migrate(&pair.args()).await.expect_err("they do not fit");
+    for part in [
+        "3 keys do not fit",
+        "a/large: the value has 524289 bytes",
+        "a//empty: the key ",
+        "not UTF-8",
+        "Nothing was",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(pair.lockmesh.world().keys.entries.is_empty());
+}
+
+#[tokio::test]
+async fn large_values_empty_values_and_a_new_path_are_copied() {
+    let pair = Pair::start().await;
+    pair.consul.world().keys.put("a/large", &vec![7; 512 << 10], u64::MAX);
+    pair.consul.world().keys.put("a/none", b"", 0);
+    if let Some(entry) = pair.consul.world().keys.entries.get_mut("a/none") {
+        entry.session = "s".into();
+    }
+    let args = ConsulArgs { to_prefix: "new".into(), ..pair.args() };
+    let report = pair.migrate(&args).await.expect("they fit");
+    let expected = pair.consul.world().keys.values();
+    let expected: Vec<_> = expected.into_iter().map(|(key, value)| (format!("new/{key}"), value)).collect();
+    assert_eq!(pair.lockmesh.world().keys.values().into_iter().collect::<Vec<_>>(), expected);
+    let text = report.text();
+    assert!(text.contains("1 keys are locked in Consul.") && text.contains("  new/a/none"), "{text}");
+    assert!(text.ends_with("Sessions, locks, services, checks and ACLs are not copied."));
+    // The index of the large key is not known, and its next change is still safe.
+    pair.consul.world().keys.put("a/large", b"small", 0);
+    let report = pair.migrate(&args).await.expect("it ends");
+    assert_eq!((report.written.updated, report.comparison.differing.count), (1, 0));
+}
+
+#[tokio::test]
+async fn errors_say_what_to_do() {
+    let pair = Pair::start().await;
+    pair.fill(1);
+    let none = ConsulArgs { prefixes: vec!["b/".into()], ..pair.args() };
+    let error = pair.migrate(&none).await.expect_err("no keys");
+    assert!(error.contains("no keys under [\"b/\"]") && error.contains("--from-token-file"), "{error}");
+    pair.consul.world().refusal = Some((403, "Permission denied"));
+    let error = pair.migrate(&pair.args()).await.expect_err("no permission");
+    assert!(error.contains("(403): Permission denied; give a token"), "{error}");
+    let tls = ConsulArgs { from: "https://consul:8501".into(), ..pair.args() };
+    let error = pair.migrate(&tls).await.expect_err("no TLS");
+    assert!(error.contains("--from http://127.0.0.1:8500"), "{error}");
+    let closed = ConsulArgs { from: "127.0.0.1:1".into(), ..pair.args() };
+    let error = pair.migrate(&closed).await.expect_err("no listener");
+    assert!(error.starts_with("cannot connect to Consul at 127.0.0.1:1: "), "{error}");
+    let itself = ConsulArgs { from: format!("127.0.0.1:{}", pair.lockmesh.port), ..pair.args() };
+    let error = pair.migrate(&itself).await.expect_err("no Consul");
+    assert!(error.contains("is a Lockmesh agent: name a Consul agent with --from"), "{error}");
+    let swapped =
+        Migration::new(&pair.args(), pair.consul.client()).await.err().expect("no Lockmesh").to_string();
+    assert!(swapped.contains("is no Lockmesh agent: name one with --http-addr"), "{swapped}");
+}
