@@ -1,15 +1,18 @@
-//! `lockmesh config validate`: checks a configuration file as `agent` or `server` would.
+//! `lockmesh config`: checks a configuration file as `agent` or `server` would, and converts those
+//! of Consul.
 
 use super::error::CliError;
-use super::output::print_line;
-use crate::config::{Role, Sources, load};
+use super::output::{print_bytes, print_json, print_line, warn};
+use crate::config::consul::{Conversion, convert};
+use crate::config::{Role, Sources, load, text_of};
 use crate::telemetry::check_level;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_server::config::ServerConfig;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Check configuration files
+/// Check configuration files, and convert those of Consul
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
@@ -27,6 +30,23 @@ enum Command {
         #[arg(long, value_name = "ROLE", value_parser = ["agent", "server"], hide_possible_values = true)]
         role: Option<String>,
     },
+    /// Convert a Consul agent's configuration to agent.toml and, of a server, server.toml
+    ///
+    /// Keys that are not converted are listed on stderr, each with its line and a remedy.
+    FromConsul {
+        /// Consul's .hcl and .json files, and folders with them; later ones override
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Folder for agent.toml and server.toml, instead of stdout
+        #[arg(long, value_name = "FOLDER")]
+        output: Option<PathBuf>,
+        /// Overwrite files in the folder
+        #[arg(long, requires = "output")]
+        force: bool,
+        /// Print the configuration and the list of keys that are not converted as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs the command.
@@ -34,9 +54,64 @@ enum Command {
 /// # Errors
 /// The configuration is invalid, or the output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let Command::Validate { file, role } = args.command;
-    print_line(&verdict(&file, role.as_deref())?)?;
+    match args.command {
+        Command::Validate { file, role } => print_line(&verdict(&file, role.as_deref())?)?,
+        Command::FromConsul { files, output, force, json } => {
+            let converted = convert(&files).map_err(fail_with)?;
+            if let Some(folder) = &output {
+                write(&converted, folder, force)?;
+            }
+            match json {
+                true => print_json(&converted)?,
+                false => report(&converted, output.is_some())?,
+            }
+        }
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files and their texts.
+fn texts(converted: &Conversion) -> Vec<(&'static str, String)> {
+    let title = |text: String| format!("# Converted from the configuration of a Consul agent.\n{text}");
+    let agent = ("agent.toml", title(text_of(&converted.agent)));
+    let server = converted.server.as_ref().map(|server| ("server.toml", title(text_of(server))));
+    [agent].into_iter().chain(server).collect()
+}
+
+/// Writes the files, readable by their owner only, because headers of checks may hold secrets.
+fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliError> {
+    let cannot = |path: &Path, error: &dyn std::fmt::Display| {
+        CliError::failed(format!("cannot write {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?;
+    let texts = texts(converted);
+    let taken = texts.iter().map(|(name, _)| folder.join(name)).find(|path| path.exists());
+    if let Some(path) = taken.filter(|_| !force) {
+        return Err(CliError::failed(format!("{} exists: overwrite it with --force", path.display())));
+    }
+    for (name, text) in texts {
+        let path = folder.join(name);
+        let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| cannot(&path, &error))?;
+        part.write_all(text.as_bytes()).map_err(|error| cannot(&path, &error))?;
+        let written = if force { part.persist(&path) } else { part.persist_noclobber(&path) };
+        written.map_err(|error| cannot(&path, &error.error))?;
+    }
+    Ok(())
+}
+
+/// Prints the files unless they were written, and the keys that are not converted.
+fn report(converted: &Conversion, is_written: bool) -> Result<(), CliError> {
+    for (name, text) in texts(converted).iter().filter(|_| !is_written) {
+        print_bytes(format!("# {name}\n{text}").as_bytes())?;
+    }
+    for finding in &converted.findings {
+        warn(&format!("{}: {}", finding.place, finding.advice));
+    }
+    Ok(())
+}
+
+fn fail_with(complaint: String) -> CliError {
+    CliError::usage(complaint.trim_end())
 }
 
 fn verdict(file: &Path, role: Option<&str>) -> Result<String, CliError> {
@@ -59,7 +134,7 @@ fn verdict(file: &Path, role: Option<&str>) -> Result<String, CliError> {
 
 fn fail<T>(complaint: String) -> Result<T, CliError> {
     // The exit code of an agent or a server with this file.
-    Err(CliError::usage(complaint.trim_end()))
+    Err(fail_with(complaint))
 }
 
 fn complaint<T: Role>(file: &Path) -> Option<String> {

@@ -6,7 +6,7 @@ use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
-const EXAMPLES: [(&str, &[&str]); 72] = [
+const EXAMPLES: &[(&str, &[&str])] = &[
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
     ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
     ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
@@ -128,6 +128,7 @@ const EXAMPLES: [(&str, &[&str]); 72] = [
     ("bench", &["lockmesh bench puts --clients 64 --duration 10s"]),
     ("config", &["lockmesh config validate /etc/lockmesh/agent.toml"]),
     ("config validate", &["lockmesh config validate --role server /etc/lockmesh/server.toml"]),
+    ("config from-consul", &["lockmesh config from-consul /etc/consul.d --output /etc/lockmesh"]),
     ("version", &["lockmesh version --json"]),
     ("completions", &["lockmesh completions bash > /etc/bash_completion.d/lockmesh"]),
 ];

@@ -4,8 +4,9 @@
 //! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Unknown keys are an error: in the file with the
 //! line number, in the environment and on the command line with the name.
 //! `config/unknown.rs` suggests what to do about them, `config/foreign.rs` for files in Consul's
-//! formats.
+//! formats, which `config/consul/` converts.
 
+pub(crate) mod consul;
 mod foreign;
 mod unknown;
 
