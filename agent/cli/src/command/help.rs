@@ -6,7 +6,7 @@ use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
-const EXAMPLES: [(&str, &[&str]); 70] = [
+const EXAMPLES: [(&str, &[&str]); 71] = [
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
     ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
     ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
@@ -84,6 +84,7 @@ const EXAMPLES: [(&str, &[&str]); 70] = [
     ("catalog nodes", &["lockmesh catalog nodes --service web"]),
     ("catalog datacenters", &["lockmesh catalog datacenters"]),
     ("members", &["lockmesh members", "lockmesh members --detailed"]),
+    ("monitor", &["lockmesh monitor", "lockmesh monitor --log-level debug --log-json"]),
     ("leave", &["lockmesh leave"]),
     ("force-leave", &["lockmesh force-leave web-3"]),
     ("join", &["lockmesh join 10.0.0.7:8300"]),
