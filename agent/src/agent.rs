@@ -9,6 +9,7 @@ use crate::listener::Listener;
 use crate::mesh::Member;
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
+use crate::monitor::Monitors;
 use crate::node::{self, NodeIdentity};
 use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
@@ -71,6 +72,7 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     session_watches: Arc<SessionWatches>,
+    monitors: Arc<Monitors>,
     events: Arc<Events>,
     registry_loop: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
@@ -132,7 +134,7 @@ impl Agent {
             .with_tokens_refused(config.http.refuse_tokens)
             .with_hosts(HostCheck::of(&config.http)?);
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping.clone()));
-        let session_watches = Arc::clone(&api.session_watches);
+        let (session_watches, monitors) = (Arc::clone(&api.session_watches), Arc::clone(&api.monitors));
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
@@ -147,6 +149,7 @@ impl Agent {
             shutdown,
             http,
             session_watches,
+            monitors,
             events,
             registry_loop,
             lives,
@@ -232,6 +235,7 @@ impl Agent {
         }
         self.session_watches.stop();
         self.events.stop();
+        self.monitors.stop();
         self.registry.stop();
         // There is no receiver any more if both tasks have already ended.
         let _ = self.shutdown.send(true);
@@ -325,6 +329,8 @@ fn limits(config: &HttpConfig, session: &SessionConfig, open_files: u64) -> Http
     HttpLimits {
         default_health_window: session.default_health_window.0,
         max_watched_sessions: session.max_watched,
+        compress_min_bytes: config.compress_min_bytes,
+        max_monitors: config.max_monitors,
         kv_max_value_size: config.max_value_bytes,
         txn_max_req_len: config.max_transaction_bytes,
         txn_max_operations: config.max_transaction_operations,

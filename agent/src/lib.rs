@@ -32,6 +32,7 @@
 //! | `events.rs` | user events: fired, received, listed |
 //! | `reload.rs` | reload and leave, as requested by the API |
 //! | `metrics.rs` | the agent's metrics, as Prometheus text and as Consul's JSON |
+//! | `monitor.rs` | copies of the log for `GET /v1/agent/monitor` |
 
 pub mod agent;
 mod boot_clock;
@@ -47,6 +48,7 @@ pub mod listener;
 mod mesh;
 pub mod mesh_questions;
 pub mod metrics;
+pub mod monitor;
 pub mod node;
 pub mod own_address;
 pub mod pin;

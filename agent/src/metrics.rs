@@ -47,7 +47,7 @@ lockmesh_net::metrics! {
         "Requests rejected by a limit of the HTTP API", by ["limit"], of [
             "accept", "audit", "body_read_timeout", "body_size", "checks", "connections",
             "connections_per_client", "events", "filter", "header_read_timeout", "host", "idle_timeout",
-            "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
+            "monitors", "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
             "watched_sessions",
         ];
     pub CONNECTIONS: IntGaugeVec = "lockmesh_http_connections",

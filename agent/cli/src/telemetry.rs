@@ -1,17 +1,20 @@
-//! Logs: text for people or JSON for machines, to stderr, filtered by level and module.
+//! Logs: text for people or JSON for machines, to stderr, filtered by level and module; and for the
+//! monitors of an agent's clients, each with its own level.
 //!
 //! The one file that names tracing-subscriber. Set up once a process; libraries only ever call
 //! `tracing`'s macros. The level may be replaced later, the rest stays for the process's life.
 
+use lockmesh_agent::monitor::LOG;
 use lockmesh_net::config::{LogConfig, LogFormat};
 use std::fmt;
 use std::io::IsTerminal;
 use std::sync::OnceLock;
-use tracing::{Event, Level, Subscriber};
+use tracing::subscriber::Interest;
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry, reload};
 
@@ -49,10 +52,41 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
         LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
     };
     // Only fails where there is a subscriber already, as in a test that starts two servers.
-    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).is_ok() {
+    if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer).with(monitored()))
+        .is_ok()
+    {
         FILTER.get_or_init(|| handle);
     }
     Ok(())
+}
+
+/// The layer of the monitors, which enables nothing while there are none.
+fn monitored<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
+    ForMonitors.with_filter(ForMonitors)
+}
+
+/// The monitors as a layer, and as its filter.
+struct ForMonitors;
+
+impl<S: Subscriber> Layer<S> for ForMonitors {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        LOG.publish(event);
+    }
+}
+
+impl<S> Filter<S> for ForMonitors {
+    fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        LOG.admits(metadata)
+    }
+
+    // The log has this evaluated again when its level changes.
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if LOG.admits(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LOG.level())
+    }
 }
 
 /// `true` if stderr is the journal of systemd, whose device and inode are in `JOURNAL_STREAM`.
@@ -196,6 +230,16 @@ mod tests {
             text.lines().map(|line| line.split_whitespace().next().expect("words")).collect();
         assert_eq!(starts, ["<4>", "<3>ERROR", "<3>for"], "{text}");
         assert!(text.contains("lost the leader term=8"), "{text}");
+    }
+
+    #[test]
+    fn without_a_monitor_no_level_is_enabled_for_it() {
+        let (info, _) = reload::Layer::new(filter(None, "info").expect("it is good"));
+        let lines = tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(info);
+        let subscriber = tracing_subscriber::registry().with(lines).with(monitored());
+        assert_eq!(subscriber.max_level_hint(), Some(LevelFilter::INFO));
+        let alone = tracing_subscriber::registry().with(monitored());
+        assert_eq!(alone.max_level_hint(), Some(LevelFilter::OFF));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Requests about the agent itself, and its own services and checks.
 
 use crate::client::{Client, Target};
-use crate::connection::Verb;
+use crate::connection::{Download, Outgoing, Verb, unstalled};
 use crate::error::Error;
 use crate::shape::agent::{AgentSelf, CheckUpdate, Member, Metrics, NewCheck, NewService, Service};
 use crate::shape::health::Check;
@@ -14,6 +14,13 @@ use std::collections::BTreeMap;
 pub struct Agent<'a> {
     client: &'a Client,
     filter: &'a str,
+}
+
+/// The log of the agent, while it is written. See [`Agent::monitor`].
+#[derive(Debug)]
+pub struct Monitor<'a> {
+    client: &'a Client,
+    download: Download,
 }
 
 impl Client {
@@ -184,6 +191,27 @@ impl<'a> Agent<'a> {
         Ok(changes.split("; ").map(str::to_owned).collect())
     }
 
+    /// Follows the agent's log from now on: the lines of `level` (`trace`, `debug`, `info`, `warn` or
+    /// `error`) and above, as text or as JSON.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no such level, or too many clients follow the log. Nothing is
+    /// changed.
+    pub async fn monitor(&self, level: &str, as_json: bool) -> Result<Monitor<'a>, Error> {
+        let target = Target::new("/v1/agent/monitor").with("loglevel", level);
+        let target = if as_json { target.flag("logjson") } else { target };
+        let (client, address) = (self.client, self.client.address());
+        let mut download =
+            unstalled(address, client.open(Verb::Get, target, Outgoing::Whole(Bytes::new()))).await??;
+        match download.status {
+            200 => Ok(Monitor { client, download }),
+            _ => {
+                let text = unstalled(address, download.whole(address)).await??;
+                Err(download.failure(&text))
+            }
+        }
+    }
+
     /// Removes the agent's node from the cluster: the node's sessions end. The agent process exits
     /// after its reply.
     ///
@@ -224,6 +252,19 @@ impl<'a> Agent<'a> {
     async fn put(&self, target: Target, body: &impl Serialize) -> Result<(), Error> {
         let body = serde_json::to_vec(body).map_err(|error| Error::Settings(error.to_string()))?;
         self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
+    }
+}
+
+impl Monitor<'_> {
+    /// Waits for lines, and returns them with their line breaks; `None` when the agent stops.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        self.download.next().await.transpose().map_err(|error| Error::Unanswered {
+            address: self.client.address().clone(),
+            reason: error.to_string(),
+        })
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::address::Address;
 use crate::error::Error;
+use crate::outcome;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
@@ -300,6 +301,12 @@ impl Download {
                 Err(error) => return Some(Err(io::Error::other(error))),
             }
         }
+    }
+
+    /// Returns the error of a failed transfer, from the text that was received instead.
+    pub(crate) fn failure(&self, text: &[u8]) -> Error {
+        let outcome = self.headers.get(outcome::HEADER).and_then(|value| value.to_str().ok());
+        Error::from_answer(self.status, outcome, String::from_utf8_lossy(text).trim_end().to_owned())
     }
 
     /// Returns the complete body, unless it exceeds the size limit.

@@ -82,7 +82,7 @@ mod txn;
 mod fake;
 
 pub use address::{Address, DEFAULT_PORT};
-pub use agent::Agent;
+pub use agent::{Agent, Monitor};
 pub use catalog::Catalog;
 pub use client::{Answer, Client};
 pub use clock::Clock;

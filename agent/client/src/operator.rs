@@ -1,9 +1,8 @@
 //! Requests for operators: the quorum, backups, and lock holders.
 
 use crate::client::{Answer, Client, Target, accept};
-use crate::connection::{Download, Outgoing, Verb, unstalled};
+use crate::connection::{Outgoing, Verb, unstalled};
 use crate::error::Error;
-use crate::outcome;
 use crate::read::Read;
 use crate::shape::lockmesh::{Lock, Loss, Quorum};
 use crate::shape::operator::{
@@ -186,7 +185,7 @@ impl Operator<'_> {
         let mut download = self.unstalled(opened).await??;
         if download.status != 200 {
             let words = self.unstalled(download.whole(self.client.address())).await??;
-            return Err(failed(&download, &words));
+            return Err(download.failure(&words));
         }
         let index = download.headers.get("x-consul-index").and_then(|value| value.to_str().ok());
         let index = index.and_then(|text| text.parse().ok()).unwrap_or_default();
@@ -214,7 +213,7 @@ impl Operator<'_> {
             let words = download.whole(self.client.address()).await?;
             match download.status {
                 200 => Ok(()),
-                _ => Err(failed(&download, &words)),
+                _ => Err(download.failure(&words)),
             }
         };
         let mut reply = std::pin::pin!(reply);
@@ -240,12 +239,6 @@ impl Operator<'_> {
     fn broken(&self, reason: &str) -> Error {
         Error::Unanswered { address: self.client.address().clone(), reason: reason.to_owned() }
     }
-}
-
-/// Returns the error of a failed transfer, from the text that was received instead.
-fn failed(download: &Download, words: &[u8]) -> Error {
-    let outcome = download.headers.get(outcome::HEADER).and_then(|value| value.to_str().ok());
-    Error::from_answer(download.status, outcome, String::from_utf8_lossy(words).into_owned())
 }
 
 /// Sends a backup in chunks. An unreadable source aborts the request instead of ending it.

@@ -120,6 +120,11 @@ sections! {
         max_connections: usize = 65_536, in 16..=1_000_000;
         /// The maximum number of connections of one client address other than loopback.
         max_connections_per_address: usize = 200, in 1..=*max_connections;
+        /// The minimum size in bytes of a response that is compressed with gzip for clients that
+        /// accept it; 0 for no compression.
+        compress_min_bytes: usize = 1400, in 256..=64 << 20, or 0;
+        /// The maximum number of clients that read this process's log at a time; 0 for none.
+        max_monitors: usize = 8, in 0..=64;
     }
 
     /// The agent's role in the mesh, in which agents detect failed hosts.

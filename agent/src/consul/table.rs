@@ -73,11 +73,7 @@ pub static ROUTES: &[Row] = &[
         "network coordinates",
         Absent("measure round trips with `ping`, and sort by them in the application"),
     ),
-    row(
-        &["/v1/agent/monitor", "/v1/agent/metrics/stream"],
-        "streamed logs and metrics",
-        Here("the agent's log on stderr, and `GET /metrics`"),
-    ),
+    row(&["/v1/agent/metrics/stream"], "streamed metrics", Here("`GET /metrics`")),
     row(
         &["/v1/operator/keyring"],
         "gossip keyring",
@@ -130,7 +126,6 @@ pub static COMMANDS: &[Row] = &[
         ONE_DATACENTER,
     ),
     row(&["namespace", "partition", "license"], "Consul Enterprise", NO_ENTERPRISE),
-    row(&["monitor"], "log of an agent", Here("its stderr; with systemd, `journalctl -fu lockmesh-agent`")),
     row(&["info"], "state of an agent", Here("`GET /metrics` and `GET /v1/agent/self`")),
     row(
         &["debug"],

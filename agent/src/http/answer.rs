@@ -28,7 +28,8 @@ const OUR_OUTCOME: HeaderName = HeaderName::from_static(outcome::HEADER);
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// The content type of a text for humans.
+pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 /// A request that is answered with an error.
 #[derive(Debug)]

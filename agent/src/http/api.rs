@@ -6,6 +6,7 @@ use super::token::Tokens;
 use super::unix_socket::SocketHealth;
 use crate::config::Scripts;
 use crate::events::Events;
+use crate::monitor::Monitors;
 use crate::node::Identity;
 use crate::registry::Registry;
 use crate::reload::Asking;
@@ -38,6 +39,10 @@ pub struct HttpLimits {
     pub default_health_window: HealthWindow,
     /// The maximum number of sessions followed at a time.
     pub max_watched_sessions: usize,
+    /// The minimum size of a response that is compressed; 0 for no compression.
+    pub compress_min_bytes: usize,
+    /// The maximum number of monitors of the log at a time.
+    pub max_monitors: usize,
     /// The maximum wait of a blocking query, or of an acquire for a lock.
     pub max_query_time: Duration,
     /// The timeout for a request's head.
@@ -76,6 +81,8 @@ impl Default for HttpLimits {
             default_query_time: Duration::from_secs(300),
             default_health_window: HealthWindow::Default,
             max_watched_sessions: 16_384,
+            compress_min_bytes: 1400,
+            max_monitors: 8,
             max_query_time: Duration::from_secs(600),
             header_read_timeout: Duration::from_secs(10),
             idle_timeout: Some(Duration::from_secs(300)),
@@ -106,6 +113,8 @@ pub struct Api {
     pub scripts: Scripts,
     /// The sessions that guards follow.
     pub session_watches: Arc<SessionWatches>,
+    /// The clients that read the log.
+    pub monitors: Arc<Monitors>,
     /// The user events of this host.
     pub events: Arc<Events>,
     /// The channel for reload and leave requests to this process.
@@ -128,6 +137,7 @@ impl Api {
         let most = limits.max_watched_sessions;
         let events = Events::alone(identity.node.clone());
         let session_watches = SessionWatches::new(upstream.clone(), identity.node.clone(), most);
+        let monitors = Arc::new(Monitors::new(limits.max_monitors));
         Self {
             upstream,
             identity,
@@ -135,6 +145,7 @@ impl Api {
             registry,
             scripts: Scripts::default(),
             session_watches,
+            monitors,
             events,
             reload: Asking::default(),
             hosts: HostCheck::default(),

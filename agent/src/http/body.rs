@@ -1,6 +1,7 @@
 //! The bodies of requests and responses: bytes in memory, bytes that still arrive, pieces that are
-//! produced one after the other, or a file.
+//! produced one after the other, a file, or one of them compressed.
 
+use super::compression::Gzip;
 use super::file_body::FileBody;
 use super::guard::Serving;
 use bytes::Bytes;
@@ -25,6 +26,7 @@ enum Kind {
     Pieces(mpsc::Receiver<Bytes>),
     Parts(mpsc::Receiver<io::Result<Bytes>>),
     File(Box<FileBody>),
+    Gzip(Box<Gzip>),
 }
 
 impl Body {
@@ -62,6 +64,21 @@ impl Body {
     pub(super) fn file(file: FileBody) -> Self {
         Self::new(Kind::File(Box::new(file)))
     }
+
+    /// Creates a body that is compressed while it is sent.
+    pub(super) fn compressed(body: Gzip) -> Self {
+        Self::new(Kind::Gzip(Box::new(body)))
+    }
+
+    /// Returns `true` if compression makes sense: the body has at least `min` bytes or is a list in
+    /// parts.
+    pub(super) fn is_compressible(&self, min: u64) -> bool {
+        match &self.kind {
+            Kind::Whole(bytes) => bytes.len() as u64 >= min,
+            Kind::Parts(_) => true,
+            Kind::Arriving(_) | Kind::Pieces(_) | Kind::File(_) | Kind::Gzip(_) => false,
+        }
+    }
 }
 
 impl<B: Into<Bytes>> From<B> for Body {
@@ -94,6 +111,7 @@ impl Stream for Body {
                 None => Some(Err(io::ErrorKind::UnexpectedEof.into())),
             }),
             Kind::File(file) => Pin::new(file.as_mut()).poll_frame(context),
+            Kind::Gzip(gzip) => gzip.poll_frame(context),
         }
     }
 
@@ -103,6 +121,7 @@ impl Stream for Body {
             Kind::Arriving(incoming) => incoming.is_end_stream(),
             Kind::Pieces(_) | Kind::Parts(_) => false,
             Kind::File(file) => file.is_end_stream(),
+            Kind::Gzip(gzip) => gzip.is_over(),
         }
     }
 
@@ -110,7 +129,7 @@ impl Stream for Body {
         match &self.kind {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Kind::Arriving(incoming) => incoming.size_hint(),
-            Kind::Pieces(_) | Kind::Parts(_) => SizeHint::default(),
+            Kind::Pieces(_) | Kind::Parts(_) | Kind::Gzip(_) => SizeHint::default(),
             Kind::File(file) => file.size_hint(),
         }
     }

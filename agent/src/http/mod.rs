@@ -22,6 +22,7 @@
 //! | `peer` | the client at the other end of a connection |
 //! | `audit` | one log line for each operator request and each recursive delete |
 //! | `body` | the bodies of requests and responses |
+//! | `compression` | responses compressed with gzip |
 //! | `guard` | the deadlines of a request's head and of idle connections |
 //! | `host` | the check of the `Host` header |
 //! | [`router`] | from a request to an endpoint and back |
@@ -57,6 +58,7 @@ mod answer;
 mod audit;
 mod body;
 mod call;
+mod compression;
 mod event_stream;
 mod fields;
 mod file_body;

@@ -8,6 +8,7 @@ use super::api::Api;
 use super::audit::{self, Action};
 use super::body::Body;
 use super::call::Call;
+use super::compression;
 use super::endpoint::table::{ROUTES, Right, Route};
 use super::go::{path, query};
 use super::host;
@@ -41,7 +42,10 @@ pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<
     let (response, name) = answer(api, peer, &head, body).await;
     let may_wait = may_wait(head.uri.query().unwrap_or_default());
     metrics::count_request(name, response.status().as_str(), may_wait, arrived.elapsed());
-    response
+    match head.method {
+        Method::HEAD => response,
+        _ => compression::respond(&head.headers, api.limits.compress_min_bytes, response),
+    }
 }
 
 /// Returns the response, and its endpoint's name in the metrics.

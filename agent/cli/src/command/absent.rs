@@ -80,7 +80,6 @@ mod tests {
             (&["acl", "bootstrap"], "`acl` of Consul (ACLs): not in Lockmesh"),
             (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),
             (&["snapshot", "agent"], "`snapshot agent` of Consul"),
-            (&["monitor", "-log-level=debug"], "journalctl"),
             (&["tls", "ca", "create"], "`lockmesh operator tls init`"),
             (&["agent", "-dev"], "`agent -dev` of Consul (development mode): here it is `lockmesh dev`"),
             (&["-dev"], "here it is `lockmesh dev`"),

@@ -84,6 +84,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("catalog nodes", &["lockmesh catalog nodes --service web"]),
     ("catalog datacenters", &["lockmesh catalog datacenters"]),
     ("members", &["lockmesh members", "lockmesh members --detailed"]),
+    ("monitor", &["lockmesh monitor", "lockmesh monitor --log-level debug --log-json"]),
     ("leave", &["lockmesh leave"]),
     ("force-leave", &["lockmesh force-leave web-3"]),
     ("join", &["lockmesh join 10.0.0.7:8300"]),

@@ -14,7 +14,7 @@
 //! | [`dev`], [`agent`], [`server`] | long-running processes |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`] | commands for applications |
 //! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
-//! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`migrate`], [`bench`], [`version`], [`completions`] | commands for operators |
+//! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`migrate`], [`monitor`], [`bench`], [`version`], [`completions`] | commands for operators |
 
 mod absent;
 pub mod agent;
@@ -40,6 +40,7 @@ pub mod locks;
 pub mod maint;
 pub mod members;
 pub mod migrate;
+pub mod monitor;
 mod node_lease;
 pub mod operator;
 pub mod output;
@@ -91,6 +92,7 @@ enum Command {
     Checks(Online<checks::Args>),
     Catalog(Online<catalog::Args>),
     Members(Online<members::Args>),
+    Monitor(Online<monitor::Args>),
     Leave(Online<leave::Args>),
     ForceLeave(Online<force_leave::Args>),
     Join(Online<join::Args>),
@@ -247,6 +249,7 @@ impl Command {
             Self::Checks(online) => checks::run(online.args, &online.connection.context()?).await,
             Self::Catalog(online) => catalog::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
+            Self::Monitor(online) => monitor::run(online.args, &online.connection.context()?).await,
             Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,
             Self::ForceLeave(online) => force_leave::run(online.args, &online.connection.context()?).await,
             Self::Join(online) => join::run(online.args, &online.connection.context()?).await,
@@ -355,6 +358,7 @@ mod tests {
             &["operator", "gossip", "rotate"],
             &["snapshot", "save", "file"],
             &["locks", "-losses", "-json"],
+            &["monitor", "-log-level=debug", "-log-json"],
             &["dev", "-nodes=5", "-data-dir", "/d"],
             &["dev", "kill", "n4", "-data-dir", "/d", "-timeout=1m", "-json"],
             &["force-leave", "-prune", "web-3"],

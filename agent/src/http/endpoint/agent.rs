@@ -1,18 +1,24 @@
-//! `/v1/agent/…`: the agent and its machine. Its checks and the members of the cluster are in their
+//! `/v1/agent/…`: the agent and its log. Its checks and the members of the cluster are in their
 //! own files.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::membership::{DETAILS_TIMEOUT, OwnRow};
+use crate::agent::COMMIT;
+use crate::metrics::LIMITS;
+use crate::monitor::{Format, Monitor, TooMany};
 use crate::upstream::calls::StatusOf;
-use http::{Response, StatusCode};
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::agent::{AgentConfig, AgentSelf, Member};
 use lockmesh_protocol::rpc::Status;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::mpsc;
+use tracing::level_filters::LevelFilter;
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
@@ -108,33 +114,63 @@ fn timestamp() -> String {
     time::OffsetDateTime::now_utc().format(&format).unwrap_or_default()
 }
 
-/// Describes this machine. Memory in bytes, times in nanoseconds or seconds as their names
-/// indicate.
-pub(super) fn host(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let system = rustix::system::uname();
-    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
-    let info = rustix::system::sysinfo();
-    let unit = u64::from(info.mem_unit).max(1);
-    let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    // Go's zero time: builds are reproducible, so they have no date.
     let shape = json!({
-        "Memory": { "total": info.totalram * unit, "free": info.freeram * unit },
-        "CPU": std::thread::available_parallelism().map_or(1, usize::from),
-        "Host": {
-            "hostname": text(system.nodename()),
-            "uptime": info.uptime,
-            "os": "linux",
-            "kernelVersion": text(system.release()),
-            "kernelArch": text(system.machine()),
-        },
-        "CollectionTime": u64::try_from(nanoseconds).unwrap_or(u64::MAX),
-        "Errors": null,
+        "SHA": if COMMIT == "unknown" { "" } else { COMMIT },
+        "BuildDate": "0001-01-01T00:00:00Z",
+        "HumanVersion": call.api.identity.version,
+        "FIPS": "",
     });
     Ok(answer::json(&shape, call.layout()))
 }
 
-pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let shape = json!({ "SHA": "", "HumanVersion": call.api.identity.version, "FIPS": "" });
-    Ok(answer::json(&shape, call.layout()))
+/// Streams the log of this process from now on. The lines that are there are sent at once, and new
+/// ones as they are written.
+pub(super) fn monitor(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let level = level(call.params.non_empty("loglevel").unwrap_or("info"))?;
+    let format = if call.params.has("logjson") { Format::Json } else { Format::Text };
+    let monitor = call.api.monitors.open(level)?;
+    let (sender, pieces) = mpsc::channel(1);
+    tokio::spawn(send_lines(monitor, format, sender));
+    let mut response = Response::new(Body::pieces(pieces));
+    response.headers_mut().insert(header::CONTENT_TYPE, answer::TEXT);
+    Ok(response)
+}
+
+/// Returns the level of a name, in Consul's spelling.
+fn level(name: &str) -> Result<LevelFilter, Failure> {
+    match name.to_ascii_lowercase().as_str() {
+        "trace" => Ok(LevelFilter::TRACE),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "info" => Ok(LevelFilter::INFO),
+        "warn" => Ok(LevelFilter::WARN),
+        "err" | "error" => Ok(LevelFilter::ERROR),
+        _ => Err(Failure::bad_request(format!(
+            "Unknown log level: {name}; use trace, debug, info, warn or error"
+        ))),
+    }
+}
+
+/// Sends lines until the client is gone or the agent stops.
+async fn send_lines(mut monitor: Monitor, format: Format, sender: mpsc::Sender<Bytes>) {
+    loop {
+        let lines = tokio::select! {
+            lines = monitor.next(format) => lines,
+            () = sender.closed() => return,
+        };
+        let Some(lines) = lines else { return };
+        if sender.send(lines.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl From<TooMany> for Failure {
+    fn from(error: TooMany) -> Self {
+        LIMITS.with_label_values(&["monitors"]).inc();
+        Self::new(StatusCode::TOO_MANY_REQUESTS, error.to_string()).with_outcome(Outcome::NotDone)
+    }
 }
 
 /// Reloads certificates and the log level. The changes are in a header, because Consul's body is

@@ -16,6 +16,7 @@ mod health;
 mod instances;
 mod kv;
 mod lockmesh;
+mod machine;
 mod membership;
 mod misfit;
 mod monitoring;

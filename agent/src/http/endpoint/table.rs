@@ -2,8 +2,8 @@
 //! endpoint without one of these does not compile.
 
 use super::{
-    agent, autopilot, catalog, check, event, gossip, health, kv, lockmesh, membership, monitoring, operator,
-    registration, service, session, session_events, snapshot, status, txn,
+    agent, autopilot, catalog, check, event, gossip, health, kv, lockmesh, machine, membership, monitoring,
+    operator, registration, service, session, session_events, snapshot, status, txn,
 };
 use crate::http::answer::Failure;
 use crate::http::body::Body;
@@ -130,8 +130,9 @@ endpoints! { |call, body|
     AgentJoin              "/v1/agent/join/"                      OPERATE        => Box::pin(membership::join(call)).await,
     AgentMaintenance       "/v1/agent/maintenance"                OPERATE        => Box::pin(check::maintain(call)).await,
     AgentMetrics           "/v1/agent/metrics"                    GET            => agent::metrics(call),
-    AgentHost              "/v1/agent/host"                       GET            => agent::host(call),
+    AgentHost              "/v1/agent/host"                       GET            => machine::host(call).await,
     AgentVersion           "/v1/agent/version"                    GET            => agent::version(call),
+    AgentMonitor           "/v1/agent/monitor"                    GET            => agent::monitor(call),
     AgentReload            "/v1/agent/reload"                     OPERATE        => agent::reload(call).await,
     AgentChecks            "/v1/agent/checks"                     GET            => Box::pin(check::list(call)).await,
     CheckRegister          "/v1/agent/check/register"             PUT            => Box::pin(check::register(call, body)).await,

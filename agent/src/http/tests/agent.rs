@@ -1,6 +1,10 @@
 //! The agent's description of itself, and its own checks.
 
-use super::{NODE_ID, Stand, own_node};
+use super::{LOCAL, NODE_ID, Stand, own_node};
+use crate::http::HttpLimits;
+use crate::http::router::respond;
+use crate::monitor::LOG;
+use http_body_util::BodyExt;
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::json;
@@ -89,19 +93,98 @@ async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
 }
 
 #[tokio::test]
-async fn figures_come_in_two_dialects() {
+async fn assertion_129_metrics_host_and_version_have_consul_s_keys() {
     let stand = Stand::new();
     stand.get("/v1/kv/a").await;
     let metrics = stand.get("/v1/agent/metrics").await.json();
     assert!(metrics["Timestamp"].as_str().unwrap().ends_with("+0000 UTC"));
+    for kind in ["Gauges", "Points", "Counters", "Samples"] {
+        let values = metrics[kind].as_array().unwrap_or_else(|| panic!("{kind}: {metrics}"));
+        assert!(values.iter().all(|value| value["Labels"].is_object()), "{kind}: {metrics}");
+    }
     let gauges = metrics["Gauges"].as_array().unwrap();
     assert!(gauges.iter().any(|gauge| gauge["Name"] == "consul.runtime.alloc_bytes"));
     let text = stand.get("/v1/agent/metrics?format=prometheus").await;
     assert!(text.header("content-type").unwrap().starts_with("text/plain"));
     assert!(text.text().contains("lockmesh_http_requests_total{endpoint=\"/v1/kv/\",status=\"404\"}"));
     assert_eq!(stand.get("/v1/agent/metrics?format=xml").await.status, 415);
-    assert!(stand.get("/v1/agent/host").await.json()["CollectionTime"].as_u64().unwrap() > 0);
-    assert_eq!(stand.get("/v1/agent/version").await.json()["HumanVersion"], "1.2.3");
+    let host = stand.get("/v1/agent/host").await.json();
+    assert!(host["CollectionTime"].as_u64().unwrap() > 0 && host["CPU"].is_array(), "{host}");
+    assert!(["Memory", "Host", "Disk"].iter().all(|part| host[part].is_object()), "{host}");
+    let version = stand.get("/v1/agent/version").await.json();
+    assert_eq!(
+        (&version["HumanVersion"], &version["BuildDate"]),
+        (&json!("1.2.3"), &json!("0001-01-01T00:00:00Z"))
+    );
+    assert!(version["SHA"].is_string() && version["FIPS"].is_string());
+}
+
+/// Copies all events to the monitors.
+struct Copies;
+
+impl tracing::Subscriber for Copies {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        LOG.publish(event);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn assertion_129_a_monitor_sends_the_log_until_the_client_leaves_or_the_agent_stops() {
+    let stand = Stand::with_limits(HttpLimits { max_monitors: 1, ..HttpLimits::default() });
+    // As for the audit log: threads of other tests have no subscriber.
+    let _second = tracing::Dispatch::new(Copies);
+    let _guard = tracing::subscriber::set_default(Copies);
+    stand
+        .get("/v1/agent/monitor?loglevel=loud")
+        .await
+        .is(400, "Unknown log level: loud; use trace, debug, info, warn or error");
+    let open = async |uri: &str| {
+        let request = http::Request::get(uri).header("accept-encoding", "gzip");
+        respond(&stand.api, LOCAL, request.body("".into()).unwrap()).await
+    };
+    let registers = async |body: &mut crate::http::Body, expected: &str| {
+        stand.put("/v1/agent/service/register", r#"{"Name": "monitored"}"#).await.is(200, "");
+        let mut text = String::new();
+        while !text.contains(expected) {
+            let frame = body.frame().await.expect("more lines").unwrap();
+            text.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+        }
+        stand.put("/v1/agent/service/deregister/monitored", "").await.is(200, "");
+    };
+    let response = open("/v1/agent/monitor").await;
+    assert_eq!((response.status().as_u16(), response.headers().get("content-encoding")), (200, None));
+    let mut body = response.into_body();
+    registers(&mut body, "Z [INFO]  agent: service registered: service=monitored\n").await;
+    let refused = stand.get("/v1/agent/monitor").await;
+    refused.failed(429, "not-done");
+    assert!(refused.text().contains("`http.max_monitors`"), "{refused:?}");
+    drop(body);
+    let mut body = loop {
+        let response = open("/v1/agent/monitor?loglevel=DEBUG&logjson").await;
+        if response.status() == 200 {
+            break response.into_body();
+        }
+        tokio::task::yield_now().await;
+    };
+    registers(&mut body, "\"@message\":\"service registered\",\"@module\":\"agent\"").await;
+    stand.api.monitors.stop();
+    body.collect().await.expect("an end in order");
 }
 
 #[tokio::test]

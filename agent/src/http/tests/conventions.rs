@@ -56,7 +56,6 @@ async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
         ("POST", "/v1/query", "prepared queries", "keep Consul"),
         ("GET", "/v1/query/web/execute", "prepared queries", "keep Consul"),
         ("GET", "/v1/agent/connect/ca/leaf/web", "service mesh", "service mesh for it"),
-        ("GET", "/v1/agent/monitor", "streamed logs", "stderr"),
         ("GET", "/v1/operator/keyring", "gossip keyring", "here it is `GET /v1/operator/gossip`"),
         ("GET", "/ui/dc1/services", "web page", "lockmesh locks"),
     ] {
@@ -67,16 +66,24 @@ async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
         assert!(text.contains(remedy), "{text}");
         assert_eq!(absent.header("x-content-type-options"), Some("nosniff"));
     }
-    for (method, path) in
-        [("GET", "/v1/acl/tokens"), ("PUT", "/v1/acl/bootstrap"), ("PUT", "/v1/agent/token/default")]
-    {
-        stand.call(method, path, "{").await.is(401, "ACL support disabled");
-    }
     for removed in ["/v1/acl/list", "/v1/acl/rules/translate", "/v1/internal/ui/nodes"] {
         stand.get(removed).await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
     }
     for path in ["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"] {
         stand.get(path).await.is(500, "Connect must be enabled in order to use this endpoint");
+    }
+}
+
+#[tokio::test]
+async fn assertion_129_acls_are_disabled() {
+    let stand = Stand::new();
+    for (method, path) in [
+        ("GET", "/v1/acl/tokens"),
+        ("PUT", "/v1/acl/bootstrap"),
+        ("PUT", "/v1/agent/token/default"),
+        ("PUT", "/v1/agent/token/nonsense"),
+    ] {
+        stand.call(method, path, "{").await.is(401, "ACL support disabled");
     }
 }
 
