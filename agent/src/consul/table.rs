@@ -69,11 +69,6 @@ pub static ROUTES: &[Row] = &[
     row(&["/v1/config", "/v1/config/"], "configuration entries", NO_MESH),
     row(&["/v1/peering", "/v1/peering/", "/v1/peerings"], "cluster peering", ONE_DATACENTER),
     row(
-        &["/v1/coordinate/"],
-        "network coordinates",
-        Absent("measure round trips with `ping`, and sort by them in the application"),
-    ),
-    row(
         &["/v1/agent/monitor", "/v1/agent/metrics/stream"],
         "streamed logs and metrics",
         Here("the agent's log on stderr, and `GET /metrics`"),

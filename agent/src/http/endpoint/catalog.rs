@@ -4,6 +4,7 @@ use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
+use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, NodeMeta, is_of_peer, marked};
 use crate::upstream::calls::Read;
@@ -25,7 +26,8 @@ pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let Rows::Nodes(nodes) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let wanted = NodeMeta::of(call);
     let listed = nodes.iter().filter(|node| !is_of_peer(call) && wanted.matches(node));
-    let shapes = filter.select(listed.map(|node| shapes::node(node))).await?;
+    let mut shapes = filter.select(listed.map(|node| shapes::node(node))).await?;
+    near::sort_as_requested(call, options, &mut shapes).await?;
     Ok(rendered(call, &shapes, &answer, options))
 }
 

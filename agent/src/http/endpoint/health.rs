@@ -5,6 +5,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
 use super::super::go::number::parse_bool;
+use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, is_of_peer};
 use http::Response;
@@ -51,7 +52,8 @@ async fn selected_checks(
     let answer = call.read(query, options, Some(kind)).await?;
     let Rows::Checks(checks) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let listed = checks.iter().filter(|check| !is_of_peer(call) && wanted(check));
-    let shapes = filter.select(listed.map(|check| shapes::check(check))).await?;
+    let mut shapes = filter.select(listed.map(|check| shapes::check(check))).await?;
+    near::sort_as_requested(call, options, &mut shapes).await?;
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
 }
 

@@ -5,6 +5,7 @@ use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
+use super::super::near::{self, OfNode};
 use super::super::service_mesh::MeshFields;
 use super::misfit;
 use http::Response;
@@ -28,7 +29,7 @@ pub(super) enum Listed {
 }
 
 /// Answers with the instances of a service in the form that `shape` returns.
-pub(super) async fn list<T: Row + Serialize>(
+pub(super) async fn list<T: Row + OfNode + Serialize>(
     call: &Call<'_>,
     listed: Listed,
     only_passing: bool,
@@ -58,6 +59,7 @@ pub(super) async fn list<T: Row + Serialize>(
         let new = instances.filter(|instance| seen.insert((&instance.service.node, &instance.service.id)));
         shapes.extend(filter.select(new.map(&shape)).await?);
     }
+    near::sort_as_requested(call, options, &mut shapes).await?;
     let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
     let response = answer::json(&shapes, call.layout());
     Ok(marked(call, answer::with_meta(response, newest, MetaKind::Effective(options.consistency))))
