@@ -11,7 +11,8 @@
 use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
 use crate::lease::LeaseKey;
 use crate::record::{
-    Agent, Autopilot, Check, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session, Waiter,
+    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session,
+    Waiter,
 };
 use crate::reply::Applied;
 use bytes::Bytes;
@@ -80,6 +81,8 @@ pub enum Change {
     LeaseKey(LeaseKey),
     /// The number of the gossip key in use. Not part of backups.
     GossipKey(u32),
+    /// The network coordinate of a node, under the node's folded name.
+    Coordinate(NodeName, Option<Arc<Coordinate>>),
 }
 
 impl Change {
@@ -92,6 +95,8 @@ impl Change {
                 LossCause::CheckFailed { .. } => 5,
                 _ => 1,
             },
+            Self::TableIndex(table, _) => table.since(),
+            Self::Coordinate(..) => 6,
             _ => 1,
         }
     }
@@ -114,4 +119,16 @@ pub enum Table {
     Checks,
     /// Deletions of nodes.
     NodeDeletions,
+    /// Coordinates.
+    Coordinates,
+}
+
+impl Table {
+    /// Returns the oldest version of the [`format`](crate::format) that supports it.
+    pub fn since(self) -> u8 {
+        match self {
+            Self::Coordinates => 6,
+            _ => 1,
+        }
+    }
 }

@@ -4,7 +4,9 @@
 
 use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
-use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
+use crate::record::{
+    Autopilot, Check, Coordinate, Incarnation, NewServer, Node, Server, Service, SessionSpec,
+};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
@@ -148,6 +150,14 @@ pub enum Command {
         /// The time since the last acknowledged renewal.
         silent_for: Duration,
     },
+    /// Stores the network coordinate of a node. An unknown node is a success, and nothing is
+    /// stored.
+    UpdateCoordinate {
+        /// The node; case-insensitive.
+        node: NodeName,
+        /// Its coordinate.
+        coordinate: Coordinate,
+    },
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -216,6 +226,7 @@ impl Command {
             }
             Self::Restore(RestoreStep::Begin { .. } | RestoreStep::Commit { .. }) => 1,
             Self::GiveUpSession { .. } => 2,
+            Self::UpdateCoordinate { .. } => 6,
         }
     }
 }

@@ -6,7 +6,7 @@
 //! with [`Call::in_dialect`] or [`Response::in_dialect`] first.
 
 use crate::command::Command;
-use crate::query::{Answer, Rows};
+use crate::query::{Answer, Query, Rows};
 use crate::record::{Loss, LossCause};
 use crate::rpc::{Call, Request, Response};
 use std::borrow::Cow;
@@ -24,11 +24,13 @@ pub enum Dialect {
     /// Adds [`LossCause::CheckFailed`], [`Request::ReadParts`], [`Request::ReadPart`],
     /// [`Request::EndView`] and [`Response::AnswerPart`].
     Fourth,
+    /// Adds [`Query::Coordinates`] and [`Command::UpdateCoordinate`].
+    Fifth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 4] = [Self::Fourth, Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 5] = [Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -37,6 +39,7 @@ impl Dialect {
             Self::Second => b"lockmesh/2",
             Self::Third => b"lockmesh/3",
             Self::Fourth => b"lockmesh/4",
+            Self::Fifth => b"lockmesh/5",
         }
     }
 
@@ -49,7 +52,7 @@ impl Dialect {
 impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
-    /// answer has only one part.
+    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -64,6 +67,22 @@ impl Call {
             }
             // The view is of another server. The caller does not accept this answer.
             Self::Begin(id, Request::ReadPart { .. } | Request::EndView(..)) if dialect < Dialect::Fourth => {
+                Cow::Owned(Self::Begin(*id, Request::Status))
+            }
+            // The caller reads from these rows that the server knows no coordinates.
+            Self::Begin(id, Request::Read { query: Query::Coordinates, consistency, .. })
+                if dialect < Dialect::Fifth =>
+            {
+                let query = Query::Txn(Vec::new());
+                Cow::Owned(Self::Begin(
+                    *id,
+                    Request::Read { query, consistency: *consistency, blocking: None },
+                ))
+            }
+            // The caller does not accept this answer either. Nothing was done.
+            Self::Begin(id, Request::Propose(_, Command::UpdateCoordinate { .. }))
+                if dialect < Dialect::Fifth =>
+            {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
             known => Cow::Borrowed(known),
@@ -104,9 +123,10 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 #[cfg(test)]
 mod tests {
     use super::Dialect;
+    use crate::command::Command;
     use crate::id::{LogIndex, NodeName, ServerId, SessionId, WallTime};
-    use crate::query::{Answer, Consistency, Query, Rows};
-    use crate::record::{Loss, LossCause};
+    use crate::query::{Answer, Blocking, Consistency, Query, Rows};
+    use crate::record::{Coordinate, Loss, LossCause};
     use crate::rpc::{Call, CallId, Request, Response, ViewId};
     use std::sync::Arc;
     use std::time::Duration;
@@ -160,6 +180,21 @@ mod tests {
         {
             assert_eq!(*Call::Begin(CallId(1), request).in_dialect(Dialect::Third), status);
         }
+    }
+
+    #[test]
+    fn a_server_that_knows_no_coordinates_receives_harmless_requests() {
+        let begin = |request| Call::Begin(CallId(1), request);
+        let read =
+            |query, blocking| begin(Request::Read { query, consistency: Consistency::Stale, blocking });
+        let blocking = Some(Blocking { index: LogIndex(7), wait: Duration::from_secs(1) });
+        let coordinates = read(Query::Coordinates, blocking);
+        assert_eq!(*coordinates.in_dialect(Dialect::Fourth), read(Query::Txn(Vec::new()), None));
+        assert_eq!(*coordinates.in_dialect(Dialect::Fifth), coordinates);
+        let update = Command::UpdateCoordinate { node: "n1".into(), coordinate: Coordinate::default() };
+        let update = begin(Request::Propose(None, update));
+        assert_eq!(*update.in_dialect(Dialect::Fourth), begin(Request::Status));
+        assert_eq!(*update.in_dialect(Dialect::Fifth), update);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::command::TxnOp;
 use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
-use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::record::{Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{Reply, TxnError, TxnResult};
 use crate::wire;
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,9 @@ pub enum Query {
     },
     /// The number of the gossip key in use; never the key.
     GossipKey,
+    /// The network coordinates of all nodes. Since
+    /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth).
+    Coordinates,
 }
 
 /// The consistency of a read.
@@ -141,6 +144,8 @@ pub enum Rows {
     QueuePosition(Reply),
     /// The number of a gossip key.
     GossipKey(u32),
+    /// The coordinates of nodes, each with its node's name as registered.
+    Coordinates(Vec<(NodeName, Arc<Coordinate>)>),
 }
 
 impl Rows {
@@ -158,6 +163,7 @@ impl Rows {
             Self::Locks(rows) => rows.len(),
             Self::Losses(rows) => rows.len(),
             Self::Agents(rows) => rows.len(),
+            Self::Coordinates(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -193,6 +199,7 @@ impl Rows {
             Self::Locks(rows) => part(rows, limits, Self::Locks),
             Self::Losses(rows) => part(rows, limits, Self::Losses),
             Self::Agents(rows) => part(rows, limits, Self::Agents),
+            Self::Coordinates(rows) => part(rows, limits, Self::Coordinates),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

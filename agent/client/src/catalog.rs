@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 pub struct Catalog<'a> {
     client: &'a Client,
     filter: &'a str,
+    near: &'a str,
 }
 
 impl Client {
     /// Returns the requests about nodes, services and checks.
     pub fn catalog(&self) -> Catalog<'_> {
-        Catalog { client: self, filter: "" }
+        Catalog { client: self, filter: "", near: "" }
     }
 }
 
@@ -27,6 +28,13 @@ impl<'a> Catalog<'a> {
     #[must_use]
     pub fn filter(self, filter: &'a str) -> Self {
         Self { filter, ..self }
+    }
+
+    /// Lists nodes and instances by their estimated round trip time from this node, nearest first;
+    /// `_agent` is the agent's own node.
+    #[must_use]
+    pub fn near(self, near: &'a str) -> Self {
+        Self { near, ..self }
     }
 
     /// Returns all datacenters.
@@ -42,7 +50,8 @@ impl<'a> Catalog<'a> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn nodes(&self, read: &Read) -> Result<Answer<Vec<Node>>, Error> {
-        self.client.read(Target::new("/v1/catalog/nodes").read(read).filter(self.filter)).await
+        let target = Target::new("/v1/catalog/nodes").read(read).filter(self.filter);
+        self.client.read(target.near(self.near)).await
     }
 
     /// Returns a node with its services; `None` if no node has that name.
@@ -66,7 +75,8 @@ impl<'a> Catalog<'a> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn service(&self, name: &str, read: &Read) -> Result<Answer<Vec<ServiceNode>>, Error> {
-        self.client.read(Target::new("/v1/catalog/service/").name(name).read(read).filter(self.filter)).await
+        let target = Target::new("/v1/catalog/service/").name(name).read(read).filter(self.filter);
+        self.client.read(target.near(self.near)).await
     }
 
     /// Returns the checks of a node.

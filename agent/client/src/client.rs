@@ -266,6 +266,11 @@ impl Target {
         if filter.is_empty() { self } else { self.with("filter", filter) }
     }
 
+    /// Adds the node to sort by; an empty one keeps the order.
+    pub(crate) fn near(self, near: &str) -> Self {
+        if near.is_empty() { self } else { self.with("near", near) }
+    }
+
     /// Adds a numeric parameter.
     pub(crate) fn number(self, name: &str, value: u64) -> Self {
         self.with(name, &value.to_string())

@@ -176,7 +176,7 @@ mod tests {
             "`retry_join` of Consul (addresses of servers to join): here it is `quorum.join` of a server, \
              `upstream.servers` of an agent"
         );
-        let row = route("/v1/coordinate/nodes").expect("a row");
-        assert!(row.explain("/v1/coordinate/nodes").contains("): not in Lockmesh; "));
+        let row = route("/v1/peering").expect("a row");
+        assert!(row.explain("/v1/peering").contains("): not in Lockmesh; "));
     }
 }

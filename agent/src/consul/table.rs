@@ -68,11 +68,6 @@ pub static ROUTES: &[Row] = &[
     ),
     row(&["/v1/config", "/v1/config/"], "configuration entries", NO_MESH),
     row(&["/v1/peering", "/v1/peering/", "/v1/peerings"], "cluster peering", ONE_DATACENTER),
-    row(
-        &["/v1/coordinate/"],
-        "network coordinates",
-        Absent("measure round trips with `ping`, and sort by them in the application"),
-    ),
     row(&["/v1/agent/metrics/stream"], "streamed metrics", Here("`GET /metrics`")),
     row(
         &["/v1/operator/keyring"],

@@ -28,6 +28,7 @@
 //! | [`router`] | from a request to an endpoint and back |
 //! | `listing` | lists of any size, sent in parts |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
+//! | `near` | rows sorted by the distance from a node |
 //! | `answer` | responses and failures, with Consul's headers |
 //! | `token` | requests with a token: rejected, or served with one warning per client |
 //! | [`archive`] | the file format of a backup |
@@ -65,6 +66,7 @@ mod file_body;
 mod filter;
 mod guard;
 mod host;
+mod near;
 mod peer;
 pub(crate) mod service_mesh;
 mod shapes;

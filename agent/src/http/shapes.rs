@@ -8,7 +8,9 @@ use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::id::{CheckId, SessionId};
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{Behavior, Check, Entry, Loss, LossCause, Node, Service, Session};
+use lockmesh_protocol::record::{
+    Behavior, Check, Coordinate, Entry, Loss, LossCause, Node, Service, Session,
+};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
 use serde_json::{Map, Value};
@@ -243,6 +245,20 @@ pub(super) fn instance(instance: &Instance) -> shape::health::ServiceInstance {
         node: node(&instance.node),
         service: service(&instance.service),
         checks: instance.checks.iter().map(|known| check(known)).collect(),
+    }
+}
+
+/// Returns the coordinate of a node.
+pub(super) fn coordinate(node: &str, coordinate: &Coordinate) -> shape::catalog::NodeCoordinate {
+    shape::catalog::NodeCoordinate {
+        node: node.into(),
+        segment: String::new(),
+        coord: shape::catalog::Coordinate {
+            vec: coordinate.vec.map(f64::from).to_vec(),
+            error: coordinate.error.into(),
+            adjustment: coordinate.adjustment.into(),
+            height: coordinate.height.into(),
+        },
     }
 }
 

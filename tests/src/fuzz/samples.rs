@@ -28,8 +28,9 @@ use lockmesh_protocol::lease::{
 };
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Incarnation, Lock, LockDelay, Loss, LossCause,
-    MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session, SessionSpec, Waiter,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Coordinate, Entry, Finite, Incarnation, Lock, LockDelay,
+    Loss, LossCause, MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session,
+    SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
@@ -202,7 +203,12 @@ pub fn changes() -> Vec<Change> {
         let check = Check { status, ..(*check()).clone() };
         Change::Check("node-one".into(), CheckId::from("serfhealth"), Some(Arc::new(check)))
     });
-    let kinds = one_change_of_each_kind().into_iter();
+    // Of newer formats: the samples of a restore stay as they are.
+    let newer = [
+        Change::Coordinate("node-one".into(), Some(Arc::new(coordinate()))),
+        Change::TableIndex(Table::Coordinates, LogIndex(3)),
+    ];
+    let kinds = one_change_of_each_kind().into_iter().chain(newer);
     kinds.chain(replies).chain(tables).chain(losses).chain(checks).chain(statuses).collect()
 }
 
@@ -358,7 +364,13 @@ fn member_commands() -> Vec<Command> {
         Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
         Command::RotateGossipKey { from: 1 },
         Command::GiveUpSession { session: session_id(), silent_for: Duration::from_millis(3_000) },
+        Command::UpdateCoordinate { node: "node-one".into(), coordinate: coordinate() },
     ]
+}
+
+fn coordinate() -> Coordinate {
+    let vec = std::array::from_fn(|place| Finite::try_from(place as f64 / -1_000.0).expect("it is finite"));
+    Coordinate { vec, ..Coordinate::default() }
 }
 
 fn txn_ops() -> Vec<TxnOp> {
@@ -415,6 +427,7 @@ pub fn queries() -> Vec<Query> {
             enqueued_at_index: LogIndex(3),
         },
         Query::GossipKey,
+        Query::Coordinates,
     ]
 }
 
@@ -566,6 +579,7 @@ fn rows() -> Vec<Rows> {
         Rows::Agents(vec![agent()]),
         Rows::QueuePosition(Reply::Granted { fence: Fence(9) }),
         Rows::GossipKey(2),
+        Rows::Coordinates(vec![("node-one".into(), Arc::new(coordinate()))]),
     ]
 }
 

@@ -47,6 +47,10 @@ enum Command {
         /// nodes with an instance that it selects, such as 'NodeMeta.rack == r1'
         #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
         filter: String,
+        /// Nearest nodes first, by the estimated round trip time from this node; _agent is the
+        /// agent's own
+        #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+        near: String,
         /// Print addresses by tag and metadata too
         #[arg(long)]
         detailed: bool,
@@ -85,8 +89,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 (false, false) => services.keys().try_for_each(|name| print_line(name))?,
             }
         }
-        Command::Nodes { service, filter, detailed, json, table: layout, consistency } => {
-            let (catalog, read) = (client.catalog().filter(&filter), consistency.read());
+        Command::Nodes { service, filter, near, detailed, json, table: layout, consistency } => {
+            let (catalog, read) = (client.catalog().filter(&filter).near(&near), consistency.read());
             let nodes = match &service {
                 Some(service) => nodes_of(catalog.service(service, &read).await?.value),
                 None => catalog.nodes(&read).await?.value,
@@ -131,7 +135,7 @@ async fn services_of_node(
     Ok(services)
 }
 
-/// The nodes of a service's instances, each once.
+/// The nodes of a service's instances, each once. The instances of a node are adjacent.
 fn nodes_of(instances: Vec<ServiceNode>) -> Vec<Node> {
     let mut nodes: Vec<Node> = instances
         .into_iter()
@@ -146,7 +150,6 @@ fn nodes_of(instances: Vec<ServiceNode>) -> Vec<Node> {
             modify_index: instance.modify_index,
         })
         .collect();
-    nodes.sort_by(|one, other| one.node.cmp(&other.node));
     nodes.dedup_by(|one, other| one.node == other.node);
     nodes
 }

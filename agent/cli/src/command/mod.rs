@@ -342,7 +342,7 @@ mod tests {
             &["services", "list", "-json"],
             &["checks", "-status=critical"],
             &["catalog", "services", "-tags", "-node=n1"],
-            &["catalog", "nodes", "-service=web", "-detailed", "-stale"],
+            &["catalog", "nodes", "-service=web", "-near=_agent", "-detailed", "-stale"],
             &["catalog", "datacenters"],
             &["maint"],
             &["maint", "-enable", "-reason=new disk", "-service=web-1"],

@@ -28,6 +28,45 @@ pub struct Node {
     pub modify_index: u64,
 }
 
+/// The network coordinate of a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeCoordinate {
+    /// The name of the node.
+    pub node: String,
+    /// Its network segment; always empty.
+    pub segment: String,
+    /// Its coordinate.
+    pub coord: Coordinate,
+}
+
+/// A network coordinate, in seconds, except for the error.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Coordinate {
+    /// The position in Euclidean space.
+    pub vec: Vec<f64>,
+    /// The confidence in the position, without a unit.
+    pub error: f64,
+    /// A correction of each distance.
+    pub adjustment: f64,
+    /// The access delay of the node, part of each distance.
+    pub height: f64,
+}
+
+/// The coordinates of the servers of a datacenter.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct CoordinateMap {
+    /// The datacenter.
+    pub datacenter: String,
+    /// The network area; always `wan`.
+    #[serde(rename = "AreaID")]
+    pub area_id: String,
+    /// The coordinates.
+    pub coordinates: Vec<NodeCoordinate>,
+}
+
 /// A service of a node, as part of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

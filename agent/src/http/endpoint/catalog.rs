@@ -5,6 +5,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::RowFilter;
 use super::super::listing::{Form, Listing, Piece, Render};
+use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, NodeMeta, is_of_peer, marked};
 use crate::upstream::calls::Read;
@@ -160,7 +161,9 @@ async fn list(
     render: impl Render,
 ) -> Result<Response<Body>, Failure> {
     let form = Form::of(call, options);
-    Listing::from(call.read_list(query, options, Some(form.meta)).await?).respond(form, render).await
+    let first = call.read_list(query, options, Some(form.meta)).await?;
+    let answers = near::sorted_as_requested(call, options, vec![first]).await?;
+    Listing::from_iter(answers).respond(form, render).await
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {

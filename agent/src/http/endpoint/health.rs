@@ -6,6 +6,7 @@ use super::super::call::Call;
 use super::super::fields::RowFilter;
 use super::super::go::number::parse_bool;
 use super::super::listing::{Form, Listing, Piece};
+use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, is_of_peer};
 use http::Response;
@@ -42,13 +43,14 @@ async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Fail
     let mut filter = RowFilter::of(call)?;
     let form = Form::of(call, options);
     let first = call.read_list(query, options, Some(form.meta)).await?;
+    let checks = near::sorted_as_requested(call, options, vec![first]).await?;
     let is_of_peer = is_of_peer(call);
     let render = move |rows: &Rows, layout| {
         let Rows::Checks(checks) = rows else { return Err(super::misfit::wrong_rows()) };
         let listed = checks.iter().filter(|_| !is_of_peer);
         Piece::array(filter.select(listed.map(|check| shapes::check(check))), layout)
     };
-    Listing::from(first).respond(form, render).await
+    Listing::from_iter(checks).respond(form, render).await
 }
 
 pub(super) async fn service(call: &Call<'_>) -> Result<Response<Body>, Failure> {

@@ -6,6 +6,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
 use super::super::listing::{Form, Listing, Piece};
+use super::super::near;
 use super::super::service_mesh::MeshFields;
 use super::misfit;
 use crate::upstream::parts::Part;
@@ -55,6 +56,7 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
         let new = instances.iter().filter(|instance| wanted.selects(instance)).filter(is_new);
         Piece::array(filter.select(new.map(shape)), layout)
     };
+    let answers = near::sorted_as_requested(call, options, answers).await?;
     let response = Listing::from_iter(answers).respond(Form::of(call, options), render).await?;
     Ok(marked(call, response))
 }

@@ -10,6 +10,7 @@ mod agent;
 mod autopilot;
 mod catalog;
 mod check;
+mod coordinate;
 mod event;
 mod gossip;
 mod health;

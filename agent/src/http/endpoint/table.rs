@@ -2,8 +2,8 @@
 //! endpoint without one of these does not compile.
 
 use super::{
-    agent, autopilot, catalog, check, event, gossip, health, kv, lockmesh, machine, membership, monitoring,
-    operator, registration, service, session, session_events, snapshot, status, txn,
+    agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
+    monitoring, operator, registration, service, session, session_events, snapshot, status, txn,
 };
 use crate::http::answer::Failure;
 use crate::http::body::Body;
@@ -123,6 +123,10 @@ endpoints! { |call, body|
     HealthService          "/v1/health/service/"                  GET            => health::service(call).await,
     HealthConnect          "/v1/health/connect/"                  GET            => Box::pin(health::connect(call)).await,
     HealthIngress          "/v1/health/ingress/"                  GET            => health::ingress(call).await,
+    CoordinateDatacenters  "/v1/coordinate/datacenters"           GET            => coordinate::datacenters(call).await,
+    CoordinateNodes        "/v1/coordinate/nodes"                 GET            => coordinate::nodes(call).await,
+    CoordinateNode         "/v1/coordinate/node/"                 GET            => coordinate::node(call).await,
+    CoordinateUpdate       "/v1/coordinate/update"                PUT            => Box::pin(coordinate::update(call, body)).await,
     AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
     AgentMembers           "/v1/agent/members"                    GET            => Box::pin(membership::members(call)).await,
     AgentLeave             "/v1/agent/leave"                      OPERATE        => Box::pin(membership::leave(call)).await,

@@ -6,6 +6,7 @@ mod catalog;
 mod checks;
 mod connections;
 mod conventions;
+mod coordinates;
 mod events;
 mod filters;
 mod kv;

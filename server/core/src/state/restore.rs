@@ -102,7 +102,8 @@ fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), Restor
     keep_ours(step, &ours, &backup);
     backup.rows().filter(is_data).for_each(|row| step.set(row));
     // Each table has changed for its readers, even if the backup has no row of it.
-    for table in TABLES {
+    let format = ours.format();
+    for table in TABLES.into_iter().filter(|table| table.since() <= format) {
         step.touch(table);
     }
     ours.members.agents.values().for_each(|agent| bring_back(step, agent, &ours));
@@ -259,6 +260,7 @@ fn is_row(change: &Change) -> bool {
         Change::NodeIndex(_, row) => row.is_some(),
         Change::Service(_, _, row) => row.is_some(),
         Change::Check(_, _, row) => row.is_some(),
+        Change::Coordinate(_, row) => row.is_some(),
         Change::Tombstone(_, row) => row.is_some(),
         Change::LockDelay(_, row) => row.is_some(),
         Change::Waiter(_, _, row) => row.is_some(),
@@ -293,6 +295,7 @@ fn is_data(row: &Change) -> bool {
             | Change::NodeIndex(..)
             | Change::Service(..)
             | Change::Check(..)
+            | Change::Coordinate(..)
             | Change::Tombstone(..)
             | Change::LockDelay(..)
             | Change::Loss(..)

@@ -61,6 +61,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
+        "coordinates" => Query::Coordinates,
         "place" => Query::QueuePosition {
             key: Key::from(words.word()?),
             session: session(&words.word()?),
@@ -100,6 +101,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
+        Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),
         Rows::GossipKey(number) => vec![format!("gossip key {number}")],
         Rows::Agents(rows) => rows
             .iter()

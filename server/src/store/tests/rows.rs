@@ -10,7 +10,7 @@ use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, SessionId};
-use lockmesh_protocol::record::{Agent, Entry, Lock, LockDelay, Waiter};
+use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(15) {
+    match draw.below(16) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -56,6 +56,7 @@ fn change(draw: &mut Draw) -> Change {
             let waiter = Waiter { session, value, flags: 0, wait, enqueued_at_index: index };
             Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
         }
+        14 => Change::Coordinate(name(draw).into(), there.then(|| Arc::new(Coordinate::default()))),
         _ if draw.below(30) == 0 => Change::Cleared,
         _ if draw.below(3) == 0 => Change::TreeDeleted(name(draw).into()),
         _ => Change::IndexBase(index.0),

@@ -1,0 +1,159 @@
+//! `?near=`: sorts rows by the estimated round trip time from a node, as `/v1/coordinate` has it.
+//!
+//! The rows of nodes without a coordinate come last, and rows of the same distance keep their
+//! order. If the node to start from has no coordinate, all rows keep their order.
+//!
+//! A sorted list is read to its end first, so its length has a limit.
+
+use super::answer::Failure;
+use super::call::{Call, ReadOptions};
+use crate::upstream::parts::Part;
+use http::StatusCode;
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
+use lockmesh_protocol::record::{Check, Coordinate, Node};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The maximum number of parts of a list that is sorted, about 64 MiB: it is held as a whole.
+const MAX_PARTS: usize = 256;
+
+/// A row that belongs to a node.
+pub(super) trait OfNode {
+    /// Returns the name of the node.
+    fn node_name(&self) -> &NodeName;
+}
+
+impl OfNode for Arc<Node> {
+    fn node_name(&self) -> &NodeName {
+        &self.name
+    }
+}
+
+impl OfNode for Arc<Check> {
+    fn node_name(&self) -> &NodeName {
+        &self.node
+    }
+}
+
+impl OfNode for Instance {
+    fn node_name(&self) -> &NodeName {
+        &self.node.name
+    }
+}
+
+/// Sorts a list by its distance from the node that the request names with `?near=`: all answers
+/// become one, read to its end. Without it, nothing is read and the answers stay as they are.
+pub(super) async fn sorted_as_requested(
+    call: &Call<'_>,
+    options: ReadOptions,
+    answers: Vec<Part>,
+) -> Result<Vec<Part>, Failure> {
+    let Some(near) = call.params.non_empty("near") else { return Ok(answers) };
+    if !answers.iter().all(|part| is_of_nodes(&part.answer.rows)) {
+        return Ok(answers);
+    }
+    let mut sorted = joined(answers).await?;
+    match &mut sorted.rows {
+        Rows::Nodes(rows) => sort(call, options, near, rows).await?,
+        Rows::Checks(rows) => sort(call, options, near, rows).await?,
+        Rows::Instances(rows) => sort(call, options, near, rows).await?,
+        _ => {}
+    }
+    Ok(vec![Part::whole(Arc::new(sorted))])
+}
+
+fn is_of_nodes(rows: &Rows) -> bool {
+    matches!(rows, Rows::Nodes(_) | Rows::Checks(_) | Rows::Instances(_))
+}
+
+/// Reads all answers, of which there is at least one, to their ends. The result has the index of the newest.
+async fn joined(answers: Vec<Part>) -> Result<Answer, Failure> {
+    let mut joined: Option<Answer> = None;
+    let mut parts = 0;
+    for first in answers {
+        let mut next = Some(first);
+        while let Some(Part { answer, rest }) = next {
+            parts += 1;
+            if parts > MAX_PARTS {
+                return Err(too_long());
+            }
+            let answer = Arc::unwrap_or_clone(answer);
+            joined = Some(match joined.take() {
+                None => answer,
+                Some(before) => appended(before, answer),
+            });
+            next = Part::behind(rest).await?;
+        }
+    }
+    Ok(joined.expect("there is an answer"))
+}
+
+fn appended(before: Answer, mut answer: Answer) -> Answer {
+    let mut rows = before.rows;
+    match (&mut rows, &mut answer.rows) {
+        (Rows::Nodes(rows), Rows::Nodes(more)) => rows.append(more),
+        (Rows::Checks(rows), Rows::Checks(more)) => rows.append(more),
+        (Rows::Instances(rows), Rows::Instances(more)) => rows.append(more),
+        _ => {}
+    }
+    match answer.index > before.index {
+        true => Answer { rows, ..answer },
+        false => Answer { rows, ..before },
+    }
+}
+
+fn too_long() -> Failure {
+    let text = "a list of more than 64 MiB is not sorted: list one service, or leave out ?near=";
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+}
+
+/// Sorts rows by their distance from a node: `_agent` is the agent's own, `_ip` that of the
+/// client's address, anything else a name.
+pub(super) async fn sort<T: OfNode>(
+    call: &Call<'_>,
+    options: ReadOptions,
+    near: &str,
+    rows: &mut [T],
+) -> Result<(), Failure> {
+    if rows.len() < 2 {
+        return Ok(());
+    }
+    // The rows are those of now, whatever they were waited for.
+    let now = ReadOptions { blocking: None, ..options };
+    let origin = match near {
+        "_agent" => call.api.identity.node.clone(),
+        "_ip" => node_of_client(call, now).await?,
+        name => NodeName::from(name),
+    };
+    let answer = call.read(Query::Coordinates, now, None).await?;
+    // A server of an earlier build knows no coordinates.
+    let Rows::Coordinates(coordinates) = &answer.rows else { return Ok(()) };
+    sort_from(&origin, coordinates, rows);
+    Ok(())
+}
+
+fn sort_from<T: OfNode>(origin: &NodeName, coordinates: &[(NodeName, Arc<Coordinate>)], rows: &mut [T]) {
+    let of_node: BTreeMap<NodeName, &Coordinate> =
+        coordinates.iter().map(|(node, coordinate)| (node.folded(), &**coordinate)).collect();
+    let Some(from) = of_node.get(&origin.folded()) else { return };
+    rows.sort_by_cached_key(|row| {
+        let to = of_node.get(&row.node_name().folded());
+        to.map_or(Duration::MAX, |to| from.distance_to(to))
+    });
+}
+
+/// Returns the node with the client's address: the agent's own for a client on its host, and if no
+/// node has this address.
+async fn node_of_client(call: &Call<'_>, options: ReadOptions) -> Result<NodeName, Failure> {
+    let own = call.api.identity.node.clone();
+    let Some(ip) = call.peer.ip().map(|ip| ip.to_canonical()).filter(|ip| !ip.is_loopback()) else {
+        return Ok(own);
+    };
+    let answer = call.read(Query::Nodes, options, None).await?;
+    let Rows::Nodes(nodes) = &answer.rows else { return Ok(own) };
+    let found = nodes.iter().find(|node| node.address.parse::<IpAddr>().is_ok_and(|address| address == ip));
+    Ok(found.map_or(own, |node| node.name.clone()))
+}
