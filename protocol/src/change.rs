@@ -8,12 +8,15 @@
 //! **Invariant:** no change contains a change; otherwise a peer could nest them until its
 //! receiver's stack overflows.
 
-use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
+use crate::id::{
+    AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId,
+};
 use crate::lease::LeaseKey;
+use crate::prepared_query::PreparedQuery;
 use crate::record::{
     Agent, Autopilot, Check, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session, Waiter,
 };
-use crate::reply::Applied;
+use crate::reply::{Applied, Refusal, Reply};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -80,6 +83,8 @@ pub enum Change {
     LeaseKey(LeaseKey),
     /// The number of the gossip key in use. Not part of backups.
     GossipKey(u32),
+    /// A prepared query.
+    PreparedQuery(QueryId, Option<Arc<PreparedQuery>>),
 }
 
 impl Change {
@@ -92,6 +97,12 @@ impl Change {
                 LossCause::CheckFailed { .. } => 5,
                 _ => 1,
             },
+            Self::Reply(_, _, Some(applied)) => match applied.reply {
+                Reply::Refused(Refusal::PreparedQuery(_)) => 6,
+                _ => 1,
+            },
+            Self::TableIndex(table, _) => table.since(),
+            Self::PreparedQuery(..) => 6,
             _ => 1,
         }
     }
@@ -114,4 +125,16 @@ pub enum Table {
     Checks,
     /// Deletions of nodes.
     NodeDeletions,
+    /// Prepared queries.
+    PreparedQueries,
+}
+
+impl Table {
+    /// Returns the oldest version of the [`format`](crate::format) that supports it.
+    pub fn since(self) -> u8 {
+        match self {
+            Self::PreparedQueries => 6,
+            _ => 1,
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! with [`Call::in_dialect`] or [`Response::in_dialect`] first.
 
 use crate::command::Command;
-use crate::query::{Answer, Rows};
+use crate::query::{Answer, Query, Rows};
 use crate::record::{Loss, LossCause};
 use crate::rpc::{Call, Request, Response};
 use std::borrow::Cow;
@@ -24,11 +24,14 @@ pub enum Dialect {
     /// Adds [`LossCause::CheckFailed`], [`Request::ReadParts`], [`Request::ReadPart`],
     /// [`Request::EndView`] and [`Response::AnswerPart`].
     Fourth,
+    /// Adds [`Query::PreparedQueries`], [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`]
+    /// and [`Command::PreparedQuery`].
+    Fifth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 4] = [Self::Fourth, Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 5] = [Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -37,6 +40,7 @@ impl Dialect {
             Self::Second => b"lockmesh/2",
             Self::Third => b"lockmesh/3",
             Self::Fourth => b"lockmesh/4",
+            Self::Fifth => b"lockmesh/5",
         }
     }
 
@@ -49,7 +53,7 @@ impl Dialect {
 impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
-    /// answer has only one part.
+    /// answer has only one part; before [`Dialect::Fifth`], there are no prepared queries.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -57,6 +61,17 @@ impl Call {
             {
                 let destroy = Command::DestroySession(*session);
                 Cow::Owned(Self::Begin(*id, Request::Propose(*request, destroy)))
+            }
+            // The caller reads from these rows that the server knows no prepared queries.
+            Self::Begin(
+                id,
+                Request::Read { query, consistency, .. } | Request::ReadParts { query, consistency },
+            ) if dialect < Dialect::Fifth && is_of_prepared_queries(query) => {
+                let query = Query::Txn(Vec::new());
+                Cow::Owned(Self::Begin(
+                    *id,
+                    Request::Read { query, consistency: *consistency, blocking: None },
+                ))
             }
             Self::Begin(id, Request::ReadParts { query, consistency }) if dialect < Dialect::Fourth => {
                 let (query, consistency) = (query.clone(), *consistency);
@@ -66,9 +81,17 @@ impl Call {
             Self::Begin(id, Request::ReadPart { .. } | Request::EndView(..)) if dialect < Dialect::Fourth => {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
+            // The caller does not accept this answer either. Nothing was done.
+            Self::Begin(id, Request::Propose(_, Command::PreparedQuery(_))) if dialect < Dialect::Fifth => {
+                Cow::Owned(Self::Begin(*id, Request::Status))
+            }
             known => Cow::Borrowed(known),
         }
     }
+}
+
+fn is_of_prepared_queries(query: &Query) -> bool {
+    matches!(query, Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_))
 }
 
 impl Response {
@@ -104,8 +127,9 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 #[cfg(test)]
 mod tests {
     use super::Dialect;
-    use crate::id::{LogIndex, NodeName, ServerId, SessionId, WallTime};
-    use crate::query::{Answer, Consistency, Query, Rows};
+    use crate::command::{Command, QueryCommand};
+    use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, WallTime};
+    use crate::query::{Answer, Blocking, Consistency, Query, Rows};
     use crate::record::{Loss, LossCause};
     use crate::rpc::{Call, CallId, Request, Response, ViewId};
     use std::sync::Arc;
@@ -160,6 +184,28 @@ mod tests {
         {
             assert_eq!(*Call::Begin(CallId(1), request).in_dialect(Dialect::Third), status);
         }
+    }
+
+    #[test]
+    fn a_server_that_knows_no_prepared_queries_receives_harmless_requests() {
+        let begin = |request| Call::Begin(CallId(1), request);
+        let consistency = Consistency::Stale;
+        let harmless = begin(Request::Read { query: Query::Txn(Vec::new()), consistency, blocking: None });
+        let blocking = Some(Blocking { index: LogIndex(7), wait: Duration::from_secs(1) });
+        for query in [Query::PreparedQueries, Query::ResolvePreparedQuery("web".into())] {
+            let read = begin(Request::Read { query: query.clone(), consistency, blocking });
+            let parts = begin(Request::ReadParts { query, consistency });
+            assert_eq!(
+                [&read, &parts].map(|call| call.in_dialect(Dialect::Fourth).into_owned()),
+                [harmless.clone(), harmless.clone()]
+            );
+            assert_eq!(*parts.in_dialect(Dialect::Third), harmless);
+            assert_eq!(*read.in_dialect(Dialect::Fifth), read);
+        }
+        let delete = Command::PreparedQuery(QueryCommand::Delete(QueryId::from_random([7; 16])));
+        let delete = begin(Request::Propose(None, delete));
+        assert_eq!(*delete.in_dialect(Dialect::Fourth), begin(Request::Status));
+        assert_eq!(*delete.in_dialect(Dialect::Fifth), delete);
     }
 
     #[test]

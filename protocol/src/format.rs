@@ -21,21 +21,25 @@
 //! | 3 | [`LossCause::KeyDeleted`], and a history of losses that is kept by cause |
 //! | 4 | other rules for names of nodes: those of restarting nodes pass to another node id, failed owners are forgotten, and restores keep the ids of living agents; nothing new is stored |
 //! | 5 | [`LossCause::CheckFailed`] |
+//! | 6 | [`Command::PreparedQuery`], [`Change::PreparedQuery`], [`Table::PreparedQueries`] and [`Refusal::PreparedQuery`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
 //! [`LossCause::KeyDeleted`]: crate::record::LossCause::KeyDeleted
 //! [`LossCause::CheckFailed`]: crate::record::LossCause::CheckFailed
+//! [`Command::PreparedQuery`]: crate::command::Command::PreparedQuery
+//! [`Table::PreparedQueries`]: crate::change::Table::PreparedQueries
+//! [`Refusal::PreparedQuery`]: crate::reply::Refusal::PreparedQuery
 //!
-//! To add version 6:
+//! To add version 7:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 6 for a new command, which is not proposed before the cluster is at 6.
-//!    [`Stored::version`] returns 6 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v5` beside it, with a
-//!    `From<v5::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v5` and converts.
-//! 3. Set [`NEWEST`] to 6, and record the samples of version 6 beside the others, which stay.
+//!    returns 7 for a new command, which is not proposed before the cluster is at 7.
+//!    [`Stored::version`] returns 7 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v6` beside it, with a
+//!    `From<v6::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v6` and converts.
+//! 3. Set [`NEWEST`] to 7, and record the samples of version 7 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -47,7 +51,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 5;
+pub const NEWEST: u8 = 6;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

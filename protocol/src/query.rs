@@ -1,7 +1,8 @@
 //! Queries of the state, and their results.
 
 use crate::command::TxnOp;
-use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
+use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
+use crate::prepared_query::PreparedQuery;
 use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{Reply, TxnError, TxnResult};
 use crate::wire;
@@ -66,6 +67,14 @@ pub enum Query {
     },
     /// The number of the gossip key in use; never the key.
     GossipKey,
+    /// All prepared queries, ordered by id. Since
+    /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth), as are the next two.
+    PreparedQueries,
+    /// One prepared query.
+    PreparedQuery(QueryId),
+    /// The prepared query for a text: with this id, with this name, or else the template with the
+    /// longest prefix of it.
+    ResolvePreparedQuery(String),
 }
 
 /// The consistency of a read.
@@ -141,6 +150,8 @@ pub enum Rows {
     QueuePosition(Reply),
     /// The number of a gossip key.
     GossipKey(u32),
+    /// Prepared queries.
+    PreparedQueries(Vec<Arc<PreparedQuery>>),
 }
 
 impl Rows {
@@ -158,6 +169,7 @@ impl Rows {
             Self::Locks(rows) => rows.len(),
             Self::Losses(rows) => rows.len(),
             Self::Agents(rows) => rows.len(),
+            Self::PreparedQueries(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -193,6 +205,7 @@ impl Rows {
             Self::Locks(rows) => part(rows, limits, Self::Locks),
             Self::Losses(rows) => part(rows, limits, Self::Losses),
             Self::Agents(rows) => part(rows, limits, Self::Agents),
+            Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

@@ -1,14 +1,14 @@
 //! Everything that is stored or replicated stays readable forever. `format/v1.txt`, and `v2.txt`,
-//! `v3.txt` and `v5.txt` for data that older versions cannot represent, have one encoded sample per
-//! line, in hexadecimal after its name. If a variant was removed, renamed or moved, or a struct was
-//! changed, the sample with that name fails. The newest version's samples must also encode to the
-//! same bytes, and every variant has one. `UPDATE_SAMPLES=1` adds missing samples and never changes
-//! a line.
+//! `v3.txt`, `v5.txt` and `v6.txt` for data that older versions cannot represent, have one encoded
+//! sample per line, in hexadecimal after its name. If a variant was removed, renamed or moved, or a
+//! struct was changed, the sample with that name fails. The newest version's samples must also
+//! encode to the same bytes, and every variant has one. `UPDATE_SAMPLES=1` adds missing samples and
+//! never changes a line.
 
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, RestoreStep, TxnOp};
+use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, QueryCommand, RestoreStep, TxnOp};
 use lockmesh_protocol::format::{self, Stored};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::{Behavior, CheckStatus, LossCause, MemberStatus};
@@ -29,6 +29,7 @@ fn recorded() -> BTreeMap<String, String> {
         include_str!("format/v2.txt"),
         include_str!("format/v3.txt"),
         include_str!("format/v5.txt"),
+        include_str!("format/v6.txt"),
     ];
     let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
@@ -159,6 +160,11 @@ fn every_variant_has_a_sample() {
         _ => None,
     });
     covers::<RestoreStep>("steps of a restore", &restores.collect());
+    let queries = all.iter().filter_map(|command| match command {
+        Command::PreparedQuery(command) => Some(variant(command)),
+        _ => None,
+    });
+    covers::<QueryCommand>("writes of prepared queries", &queries.collect());
     let ops: Vec<TxnOp> = all
         .iter()
         .filter_map(|command| match command {
@@ -181,7 +187,16 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
     let shown = format!("{commands:?} {rows:?}");
     has_all::<Table>(
         &shown,
-        &["Entries", "Tombstones", "Sessions", "Nodes", "Services", "Checks", "NodeDeletions"],
+        &[
+            "Entries",
+            "Tombstones",
+            "Sessions",
+            "Nodes",
+            "Services",
+            "Checks",
+            "NodeDeletions",
+            "PreparedQueries",
+        ],
     );
     has_all::<Behavior>(&shown, &["Release", "Delete"]);
     has_all::<CheckStatus>(&shown, &["Passing", "Warning", "Critical"]);
@@ -232,6 +247,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "Roster",
         "Restore",
         "UnknownMember",
+        "PreparedQuery",
     ];
     has_all::<Refusal>(&shown, &refusals);
     let log = format!("{:?}", recorded_of::<LogBatch>("log"));

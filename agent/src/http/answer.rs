@@ -191,6 +191,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Forgotten => "forgotten",
         Refusal::Roster(_) => "roster",
         Refusal::Restore(_) => "restore",
+        Refusal::PreparedQuery(_) => "prepared_query",
     }
 }
 

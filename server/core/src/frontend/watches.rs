@@ -39,6 +39,7 @@ enum Topic {
     Checks,
     /// The instances of a service, by folded name.
     Service(String),
+    PreparedQueries,
     Everything,
 }
 
@@ -111,6 +112,7 @@ impl Watches {
             }
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
+            Change::PreparedQuery(..) => self.touch_topic(&Topic::PreparedQueries),
             Change::Cleared => self.touch_all(),
             // Other changes move no query's index and wake no reader.
             _ => return,
@@ -258,6 +260,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(name) => vec![Topic::Service(folded_name(name))],
+        Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
+            vec![Topic::PreparedQueries]
+        }
         Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
     }
 }
@@ -265,6 +270,7 @@ fn topics(query: &Query) -> Vec<Topic> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::id::QueryId;
     use lockmesh_protocol::record::LockDelay;
     use std::time::Duration;
 
@@ -332,6 +338,16 @@ mod tests {
         assert_eq!(watches.touched.len(), 1);
         assert_eq!(watches.take_touched()[0].from, call(1));
         assert_eq!(watches.len(), 10_000);
+    }
+
+    #[test]
+    fn a_prepared_query_wakes_only_readers_of_queries() {
+        let mut watches = Watches::default();
+        for (call, query) in [(1, Query::PreparedQueries), (2, Query::Sessions), (3, Query::Services)] {
+            park(&mut watches, call, query);
+        }
+        let change = Change::PreparedQuery(QueryId::from_random([7; 16]), None);
+        assert_eq!(woken(&mut watches, &change), [1]);
     }
 
     #[test]

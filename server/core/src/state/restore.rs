@@ -102,7 +102,8 @@ fn commit_restore(step: &mut Step<'_>, id: u64, parts: u32) -> Result<(), Restor
     keep_ours(step, &ours, &backup);
     backup.rows().filter(is_data).for_each(|row| step.set(row));
     // Each table has changed for its readers, even if the backup has no row of it.
-    for table in TABLES {
+    let format = ours.format();
+    for table in TABLES.into_iter().filter(|table| table.since() <= format) {
         step.touch(table);
     }
     ours.members.agents.values().for_each(|agent| bring_back(step, agent, &ours));
@@ -267,6 +268,7 @@ fn is_row(change: &Change) -> bool {
         Change::Loss(_, row) => row.is_some(),
         Change::RestorePart(_, _, row) => row.is_some(),
         Change::Server(_, row) => row.is_some(),
+        Change::PreparedQuery(_, row) => row.is_some(),
         Change::LowestSequence(..)
         | Change::TableIndex(..)
         | Change::Fence(_)
@@ -296,6 +298,7 @@ fn is_data(row: &Change) -> bool {
             | Change::Tombstone(..)
             | Change::LockDelay(..)
             | Change::Loss(..)
+            | Change::PreparedQuery(..)
     )
 }
 
