@@ -250,6 +250,12 @@ pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: Met
     response
 }
 
+/// Adds the effective consistency.
+pub(super) fn with_consistency(mut response: Response<Body>, consistency: Consistency) -> Response<Body> {
+    write_effective(response.headers_mut(), MetaKind::Effective(consistency));
+    response
+}
+
 /// Adds the index of an answer that is not read from the state.
 pub(super) fn with_index(mut response: Response<Body>, index: u64) -> Response<Body> {
     response.headers_mut().insert(INDEX, index.into());
@@ -339,13 +345,17 @@ fn write_contact(headers: &mut HeaderMap, known_leader: bool, last_contact: Dura
 
 fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
     let MetaKind::Effective(consistency) = kind else { return };
-    let word = match consistency {
+    headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(consistency_name(consistency)));
+}
+
+/// Returns the API's name of a consistency mode.
+pub(super) fn consistency_name(consistency: Consistency) -> &'static str {
+    match consistency {
         // Consul's name for its default.
         Consistency::Default => "leader",
         Consistency::Consistent => "consistent",
         Consistency::Stale => "stale",
-    };
-    headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(word));
+    }
 }
 
 #[cfg(test)]

@@ -39,41 +39,68 @@ pub(super) async fn list<T: Row + Serialize>(
     }
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
-    let answers = match listed {
-        Listed::Connect => with_proxies(call, options).await?,
-        Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
-    };
+    let answers = read(call, listed, call.tail, options).await?;
     let wanted = NodeMeta::of(call);
     let is_wanted = |instance: &&Instance| {
-        is_listed(call, listed, &instance.service)
+        !is_of_peer(call)
             && wanted.matches(&instance.node)
             && has_tags(call, &instance.service)
             && (!only_passing || all_pass(instance))
     };
-    let (mut shapes, mut seen) = (Vec::new(), BTreeSet::new());
-    for answer in &answers {
-        let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
-        // A proxy may be found by more than one name.
-        let instances = instances.iter().filter(is_wanted);
-        let new = instances.filter(|instance| seen.insert((&instance.service.node, &instance.service.id)));
-        shapes.extend(filter.select(new.map(&shape)).await?);
-    }
+    let instances = named(&answers, listed, call.tail)?;
+    let shapes = filter.select(instances.into_iter().filter(is_wanted).map(&shape)).await?;
     let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
     let response = answer::json(&shapes, call.layout());
     Ok(marked(call, answer::with_meta(response, newest, MetaKind::Effective(options.consistency))))
 }
 
-async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc<Answer>, Failure> {
+/// Reads the instances that may be listed for a name.
+pub(super) async fn read(
+    call: &Call<'_>,
+    listed: Listed,
+    name: &str,
+    options: ReadOptions,
+) -> Result<Vec<Arc<Answer>>, Failure> {
+    match listed {
+        Listed::Connect => with_proxies(call, name, options).await,
+        Listed::Own | Listed::Gateways => Ok(vec![read_one(call, name.into(), options).await?]),
+    }
+}
+
+/// Returns the instances that are listed for a name, each once.
+pub(super) fn named<'a>(
+    answers: &'a [Arc<Answer>],
+    listed: Listed,
+    name: &str,
+) -> Result<Vec<&'a Instance>, Failure> {
+    let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
+    for answer in answers {
+        let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
+        // A proxy may be found by more than one name.
+        let new = instances.iter().filter(|instance| {
+            let service = &instance.service;
+            is_listed(listed, name, service) && seen.insert((&service.node, &service.id))
+        });
+        named.extend(new);
+    }
+    Ok(named)
+}
+
+async fn read_one(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc<Answer>, Failure> {
     call.read(Query::ServiceInstances(name), options, Some(MetaKind::Effective(options.consistency))).await
 }
 
 /// Reads a service and its proxies.
-async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
+async fn with_proxies(
+    call: &Call<'_>,
+    name: &str,
+    options: ReadOptions,
+) -> Result<Vec<Arc<Answer>>, Failure> {
     // Proxies that an earlier version registered are found only by their usual name.
-    let names = [call.tail.to_owned(), Service::proxies_of(call.tail), sidecar_of(call.tail)];
+    let names = [name.to_owned(), Service::proxies_of(name), sidecar_of(name)];
     if let Some(blocking) = options.blocking.filter(Blocking::waits) {
         let waiting = ReadOptions { blocking: Some(blocking), ..options };
-        let [own, proxies, sidecars] = names.clone().map(|name| read(call, name, waiting));
+        let [own, proxies, sidecars] = names.clone().map(|name| read_one(call, name, waiting));
         // A change of any ends the wait.
         tokio::select! {
             answer = own => answer?,
@@ -83,18 +110,17 @@ async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<A
     }
     let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
     let options = ReadOptions { blocking, ..options };
-    let [own, proxies, sidecars] = names.map(|name| read(call, name, options));
+    let [own, proxies, sidecars] = names.map(|name| read_one(call, name, options));
     Ok(vec![own.await?, proxies.await?, sidecars.await?])
 }
 
-fn is_listed(call: &Call<'_>, listed: Listed, service: &Service) -> bool {
-    let is_named = || service.name.to_lowercase() == call.tail.to_lowercase();
+fn is_listed(listed: Listed, name: &str, service: &Service) -> bool {
+    let is_named = || service.name.to_lowercase() == name.to_lowercase();
     match listed {
-        _ if is_of_peer(call) => false,
         Listed::Own => true,
         Listed::Connect => {
             let mesh = MeshFields::of(service);
-            mesh.is_proxy_of(call.tail) || (mesh.is_native() && is_named())
+            mesh.is_proxy_of(name) || (mesh.is_native() && is_named())
         }
         Listed::Gateways => false,
     }
