@@ -6,7 +6,7 @@ use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
 use clap::Command;
 
 /// The examples of each page, by the command's words.
-const EXAMPLES: [(&str, &[&str]); 70] = [
+const EXAMPLES: [(&str, &[&str]); 78] = [
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
     ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
     ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
@@ -83,6 +83,20 @@ const EXAMPLES: [(&str, &[&str]); 70] = [
     ("catalog services", &["lockmesh catalog services --tags"]),
     ("catalog nodes", &["lockmesh catalog nodes --service web"]),
     ("catalog datacenters", &["lockmesh catalog datacenters"]),
+    ("query", &["lockmesh query execute web"]),
+    ("query list", &["lockmesh query list"]),
+    (
+        "query create",
+        &[
+            "lockmesh query create @web.json",
+            r#"lockmesh query create '{"Name": "web", "Service": {"Service": "web", "OnlyPassing": true}}'"#,
+        ],
+    ),
+    ("query update", &["lockmesh query update web @web.json"]),
+    ("query delete", &["lockmesh query delete web"]),
+    ("query show", &["lockmesh query show web"]),
+    ("query execute", &["lockmesh query execute web --limit 3 --near _agent"]),
+    ("query explain", &["lockmesh query explain web-eu"]),
     ("members", &["lockmesh members", "lockmesh members --detailed"]),
     ("leave", &["lockmesh leave"]),
     ("force-leave", &["lockmesh force-leave web-3"]),

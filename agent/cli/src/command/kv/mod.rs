@@ -7,7 +7,7 @@ mod get;
 mod import;
 mod list;
 mod put;
-mod value;
+pub(super) mod value;
 
 use super::context::Context;
 use super::error::CliError;
