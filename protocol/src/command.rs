@@ -230,9 +230,9 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueryCommand {
     /// Creates a query under a new random id.
-    Create(QueryId, NewQuery),
+    Create(QueryId, Box<NewQuery>),
     /// Replaces a query.
-    Update(QueryId, NewQuery),
+    Update(QueryId, Box<NewQuery>),
     /// Deletes a query.
     Delete(QueryId),
 }

@@ -396,7 +396,7 @@ fn prepared_queries_are_limited() {
     let create = |number: usize, spec: QuerySpec| {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&number.to_be_bytes());
-        let new = NewQuery { spec, template_error: None };
+        let new = Box::new(NewQuery { spec, template_error: None });
         Command::PreparedQuery(QueryCommand::Create(QueryId::from_random(id), new))
     };
     let named = |number: usize| QuerySpec { name: format!("q{number}"), ..QuerySpec::default() };

@@ -367,8 +367,8 @@ fn member_commands() -> Vec<Command> {
         Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
         Command::RotateGossipKey { from: 1 },
         Command::GiveUpSession { session: session_id(), silent_for: Duration::from_millis(3_000) },
-        Command::PreparedQuery(QueryCommand::Create(query_id(), new_query())),
-        Command::PreparedQuery(QueryCommand::Update(query_id(), new_query())),
+        Command::PreparedQuery(QueryCommand::Create(query_id(), Box::new(new_query()))),
+        Command::PreparedQuery(QueryCommand::Update(query_id(), Box::new(new_query()))),
         Command::PreparedQuery(QueryCommand::Delete(query_id())),
     ]
 }

@@ -79,7 +79,7 @@ async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> 
     let (session, new) = (draft.session.clone(), judged(draft)?);
     let bytes = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     let id = QueryId::from_random(bytes);
-    let applied = propose(call, QueryCommand::Create(id, new), &session).await?;
+    let applied = propose(call, QueryCommand::Create(id, Box::new(new)), &session).await?;
     let created = Created { id: id.to_string() };
     Ok(answer::with_write_index(answer::json(&created, call.layout()), applied.index))
 }
@@ -104,7 +104,7 @@ async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> 
             return Err(if answer.rows.len() == 0 { unknown() } else { failure });
         }
     };
-    let applied = propose(call, QueryCommand::Update(id, new), &session).await?;
+    let applied = propose(call, QueryCommand::Update(id, Box::new(new)), &session).await?;
     Ok(answer::with_write_index(answer::nothing(), applied.index))
 }
 

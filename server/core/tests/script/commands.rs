@@ -278,7 +278,7 @@ fn registration(words: &mut Words) -> Result<Registration, String> {
 
 /// `service=web name=frontend session=s1 template=yes wrong="Bad Regexp"`; `name=?q1` is the id of
 /// `q1` in upper case.
-fn new_query(words: &mut Words) -> NewQuery {
+fn new_query(words: &mut Words) -> Box<NewQuery> {
     let name = words.option("name").unwrap_or_default();
     let name = name.strip_prefix('?').map(|id| query_id(id).to_string().to_uppercase()).unwrap_or(name);
     let kind = words.option("template").map(|_| NAME_PREFIX_MATCH.to_owned()).unwrap_or_default();
@@ -293,7 +293,7 @@ fn new_query(words: &mut Words) -> NewQuery {
         service,
         ..QuerySpec::default()
     };
-    NewQuery { spec, template_error: words.option("wrong") }
+    Box::new(NewQuery { spec, template_error: words.option("wrong") })
 }
 
 fn deregistration(words: &mut Words) -> Result<Deregistration, String> {
