@@ -14,7 +14,8 @@ use crate::id::{
 use crate::lease::LeaseKey;
 use crate::prepared_query::PreparedQuery;
 use crate::record::{
-    Agent, Autopilot, Check, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session, Waiter,
+    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session,
+    Waiter,
 };
 use crate::reply::{Applied, Refusal, Reply};
 use bytes::Bytes;
@@ -83,6 +84,8 @@ pub enum Change {
     LeaseKey(LeaseKey),
     /// The number of the gossip key in use. Not part of backups.
     GossipKey(u32),
+    /// The network coordinate of a node, under the node's folded name.
+    Coordinate(NodeName, Option<Arc<Coordinate>>),
     /// A prepared query.
     PreparedQuery(QueryId, Option<Arc<PreparedQuery>>),
 }
@@ -102,7 +105,7 @@ impl Change {
                 _ => 1,
             },
             Self::TableIndex(table, _) => table.since(),
-            Self::PreparedQuery(..) => 6,
+            Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
             _ => 1,
         }
     }
@@ -125,6 +128,8 @@ pub enum Table {
     Checks,
     /// Deletions of nodes.
     NodeDeletions,
+    /// Coordinates.
+    Coordinates,
     /// Prepared queries.
     PreparedQueries,
 }
@@ -133,7 +138,7 @@ impl Table {
     /// Returns the oldest version of the [`format`](crate::format) that supports it.
     pub fn since(self) -> u8 {
         match self {
-            Self::PreparedQueries => 6,
+            Self::Coordinates | Self::PreparedQueries => 6,
             _ => 1,
         }
     }

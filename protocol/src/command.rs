@@ -7,7 +7,9 @@ use crate::id::{
 };
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::prepared_query::QuerySpec;
-use crate::record::{Autopilot, Check, Incarnation, NewServer, Node, Server, Service, SessionSpec};
+use crate::record::{
+    Autopilot, Check, Coordinate, Incarnation, NewServer, Node, Server, Service, SessionSpec,
+};
 use bytes::Bytes;
 use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
@@ -151,6 +153,14 @@ pub enum Command {
         /// The time since the last acknowledged renewal.
         silent_for: Duration,
     },
+    /// Stores the network coordinate of a node. An unknown node is a success, and nothing is
+    /// stored.
+    UpdateCoordinate {
+        /// The node; case-insensitive.
+        node: NodeName,
+        /// Its coordinate.
+        coordinate: Coordinate,
+    },
     /// Writes a prepared query.
     PreparedQuery(QueryCommand),
 }
@@ -221,7 +231,7 @@ impl Command {
             }
             Self::Restore(RestoreStep::Begin { .. } | RestoreStep::Commit { .. }) => 1,
             Self::GiveUpSession { .. } => 2,
-            Self::PreparedQuery(_) => 6,
+            Self::UpdateCoordinate { .. } | Self::PreparedQuery(_) => 6,
         }
     }
 }

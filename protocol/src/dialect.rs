@@ -24,8 +24,8 @@ pub enum Dialect {
     /// Adds [`LossCause::CheckFailed`], [`Request::ReadParts`], [`Request::ReadPart`],
     /// [`Request::EndView`] and [`Response::AnswerPart`].
     Fourth,
-    /// Adds [`Query::PreparedQueries`], [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`]
-    /// and [`Command::PreparedQuery`].
+    /// Adds [`Query::Coordinates`], [`Command::UpdateCoordinate`], [`Query::PreparedQueries`],
+    /// [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`] and [`Command::PreparedQuery`].
     Fifth,
 }
 
@@ -53,7 +53,8 @@ impl Dialect {
 impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
-    /// answer has only one part; before [`Dialect::Fifth`], there are no prepared queries.
+    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no prepared
+    /// queries.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -82,9 +83,10 @@ impl Call {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
             // The caller does not accept this answer either. Nothing was done.
-            Self::Begin(id, Request::Propose(_, Command::PreparedQuery(_))) if dialect < Dialect::Fifth => {
-                Cow::Owned(Self::Begin(*id, Request::Status))
-            }
+            Self::Begin(
+                id,
+                Request::Propose(_, Command::UpdateCoordinate { .. } | Command::PreparedQuery(_)),
+            ) if dialect < Dialect::Fifth => Cow::Owned(Self::Begin(*id, Request::Status)),
             known => Cow::Borrowed(known),
         }
     }
@@ -130,7 +132,7 @@ mod tests {
     use crate::command::{Command, QueryCommand};
     use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, WallTime};
     use crate::query::{Answer, Blocking, Consistency, Query, Rows};
-    use crate::record::{Loss, LossCause};
+    use crate::record::{Coordinate, Loss, LossCause};
     use crate::rpc::{Call, CallId, Request, Response, ViewId};
     use std::sync::Arc;
     use std::time::Duration;
@@ -184,6 +186,21 @@ mod tests {
         {
             assert_eq!(*Call::Begin(CallId(1), request).in_dialect(Dialect::Third), status);
         }
+    }
+
+    #[test]
+    fn a_server_that_knows_no_coordinates_receives_harmless_requests() {
+        let begin = |request| Call::Begin(CallId(1), request);
+        let read =
+            |query, blocking| begin(Request::Read { query, consistency: Consistency::Stale, blocking });
+        let blocking = Some(Blocking { index: LogIndex(7), wait: Duration::from_secs(1) });
+        let coordinates = read(Query::Coordinates, blocking);
+        assert_eq!(*coordinates.in_dialect(Dialect::Fourth), read(Query::Txn(Vec::new()), None));
+        assert_eq!(*coordinates.in_dialect(Dialect::Fifth), coordinates);
+        let update = Command::UpdateCoordinate { node: "n1".into(), coordinate: Coordinate::default() };
+        let update = begin(Request::Propose(None, update));
+        assert_eq!(*update.in_dialect(Dialect::Fourth), begin(Request::Status));
+        assert_eq!(*update.in_dialect(Dialect::Fifth), update);
     }
 
     #[test]

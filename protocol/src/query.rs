@@ -3,7 +3,7 @@
 use crate::command::TxnOp;
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
 use crate::prepared_query::PreparedQuery;
-use crate::record::{Agent, Check, CheckStatus, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::record::{Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{Reply, TxnError, TxnResult};
 use crate::wire;
 use serde::{Deserialize, Serialize};
@@ -67,6 +67,9 @@ pub enum Query {
     },
     /// The number of the gossip key in use; never the key.
     GossipKey,
+    /// The network coordinates of all nodes. Since
+    /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth).
+    Coordinates,
     /// All prepared queries, ordered by id. Since
     /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth), as are the next two.
     PreparedQueries,
@@ -150,6 +153,8 @@ pub enum Rows {
     QueuePosition(Reply),
     /// The number of a gossip key.
     GossipKey(u32),
+    /// The coordinates of nodes, each with its node's name as registered.
+    Coordinates(Vec<(NodeName, Arc<Coordinate>)>),
     /// Prepared queries.
     PreparedQueries(Vec<Arc<PreparedQuery>>),
 }
@@ -169,6 +174,7 @@ impl Rows {
             Self::Locks(rows) => rows.len(),
             Self::Losses(rows) => rows.len(),
             Self::Agents(rows) => rows.len(),
+            Self::Coordinates(rows) => rows.len(),
             Self::PreparedQueries(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
@@ -205,6 +211,7 @@ impl Rows {
             Self::Locks(rows) => part(rows, limits, Self::Locks),
             Self::Losses(rows) => part(rows, limits, Self::Losses),
             Self::Agents(rows) => part(rows, limits, Self::Agents),
+            Self::Coordinates(rows) => part(rows, limits, Self::Coordinates),
             Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)

@@ -409,6 +409,76 @@ impl Incarnation {
     }
 }
 
+/// A number that is neither infinite nor NaN, and zero only as positive zero: equal numbers have
+/// equal bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Finite(f64);
+
+// No value is NaN, so every value equals itself.
+impl Eq for Finite {}
+
+impl From<Finite> for f64 {
+    fn from(number: Finite) -> Self {
+        number.0
+    }
+}
+
+/// The number is infinite or NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a number is infinite or not a number")]
+pub struct NotFinite;
+
+impl TryFrom<f64> for Finite {
+    type Error = NotFinite;
+
+    fn try_from(number: f64) -> Result<Self, NotFinite> {
+        // The sum of negative and positive zero is positive.
+        number.is_finite().then_some(Self(number + 0.0)).ok_or(NotFinite)
+    }
+}
+
+/// The number of dimensions of a network coordinate.
+pub const DIMENSIONS: usize = 8;
+
+/// A node's position in the Vivaldi network coordinate system: the distance of two coordinates
+/// estimates the round trip time of their nodes. In seconds, except for the error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Coordinate {
+    /// The position in Euclidean space.
+    pub vec: [Finite; DIMENSIONS],
+    /// The confidence in the position, without a unit.
+    pub error: Finite,
+    /// A correction of each distance, learned from recent observations.
+    pub adjustment: Finite,
+    /// The access delay of the node, part of each distance.
+    pub height: Finite,
+}
+
+impl Default for Coordinate {
+    /// Returns the coordinate of a node that has measured no distance yet, as in serf.
+    fn default() -> Self {
+        Self {
+            vec: [Finite(0.0); DIMENSIONS],
+            error: Finite(1.5),
+            adjustment: Finite(0.0),
+            height: Finite(1e-5),
+        }
+    }
+}
+
+impl Coordinate {
+    /// Returns the estimated round trip time to another coordinate.
+    pub fn distance_to(&self, other: &Self) -> Duration {
+        let squares = self.vec.iter().zip(&other.vec).map(|(a, b)| (a.0 - b.0) * (a.0 - b.0));
+        let raw = squares.sum::<f64>().sqrt() + self.height.0 + other.height.0;
+        let adjusted = raw + self.adjustment.0 + other.adjustment.0;
+        let seconds = if adjusted > 0.0 { adjusted } else { raw };
+        // Only the order counts, so a distance beyond all limits is the longest one.
+        Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
+    }
+}
+
 /// The status of a member of the cluster. Stored: only appended to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberStatus {
@@ -638,7 +708,50 @@ pub struct Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire;
     use CheckStatus::{Critical, Passing, Warning};
+
+    fn finite(number: f64) -> Finite {
+        Finite::try_from(number).expect("it is finite")
+    }
+
+    #[test]
+    fn numbers_of_a_coordinate_are_finite_and_have_one_zero() {
+        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert_eq!(Finite::try_from(number), Err(NotFinite));
+            let error = wire::decode::<Finite, 100>(&wire::encode(&number)).expect_err("it is not finite");
+            assert!(error.to_string().contains("infinite or not a number"), "{error}");
+        }
+        assert_eq!(wire::encode(&finite(-0.0)), wire::encode(&0.0));
+        assert_eq!(wire::decode::<Finite, 100>(&wire::encode(&-1.5)), Ok(finite(-1.5)));
+    }
+
+    #[test]
+    fn the_distance_is_the_path_and_both_heights_and_both_adjustments() {
+        let at = |x, y, height, adjustment| {
+            let mut vec = [Finite::default(); DIMENSIONS];
+            (vec[0], vec[7]) = (finite(x), finite(y));
+            let (height, adjustment) = (finite(height), finite(adjustment));
+            Coordinate { vec, height, adjustment, ..Coordinate::default() }
+        };
+        let origin = Coordinate::default();
+        for (to, micros) in [
+            (origin.clone(), 20),
+            (at(0.003, 0.004, 0.0, 0.0), 5_010),
+            (at(0.003, 0.004, 0.002, 0.0), 7_010),
+            (at(0.003, 0.004, 0.002, 0.001), 8_010),
+            // An adjustment that would make the distance negative is not applied.
+            (at(0.003, 0.004, 0.0, -0.004), 1_010),
+            (at(0.003, 0.004, 0.0, -0.006), 5_010),
+            (at(0.0, 0.0, -1.0, 0.0), 0),
+        ] {
+            let distance = origin.distance_to(&to);
+            let off = distance.abs_diff(Duration::from_micros(micros));
+            assert!(off < Duration::from_nanos(2), "{to:?}: {distance:?}");
+            assert_eq!(distance, to.distance_to(&origin));
+        }
+        assert_eq!(origin.distance_to(&at(f64::MAX, f64::MAX, 0.0, 0.0)), Duration::MAX);
+    }
 
     #[test]
     fn the_worst_check_decides_and_maintenance_above_all() {

@@ -195,6 +195,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
             "Services",
             "Checks",
             "NodeDeletions",
+            "Coordinates",
             "PreparedQueries",
         ],
     );

@@ -202,7 +202,7 @@ async fn both_ends_know_what_the_other_one_understands() {
     let listener = cluster.listen(Role::Server);
     let (accepted, dialled) = meet(&listener, &cluster.dialler(Role::Agent), Role::Server).await;
     let dialects = (accepted.unwrap().dialect(), dialled.unwrap().dialect());
-    assert_eq!(dialects, (Dialect::Fourth, Dialect::Fourth));
+    assert_eq!(dialects, (Dialect::Fifth, Dialect::Fifth));
     // A peer of an earlier build.
     let files = cluster.files(Role::Agent, DAY);
     let chain = vec![CertificateDer::from_pem_file(&files.certificate).unwrap()];

@@ -369,6 +369,7 @@ fn broken_rows_are_found_out() {
         (waits("a", "s1"), "does not hold"),
         (Change::Check(node.clone(), CheckId::from("serfhealth"), None), "every session's node"),
         (Change::NodeIndex(node, None), "no two nodes"),
+        (Change::Coordinate("n9".into(), Some(Arc::default())), "coordinate is of a registered node"),
         (Change::TableIndex(Table::Sessions, LogIndex(0)), "a session never changes"),
         (Change::LastAgent(AgentNumber(0)), "replies are kept"),
         (query(1, "q", Some("s9")), "its session lives"),

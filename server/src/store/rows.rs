@@ -111,6 +111,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::ForgottenTombstones(_) => (b'y', RowName::Only, true),
         Change::LeaseKey(_) => (b'z', RowName::Only, true),
         Change::GossipKey(_) => (b'j', RowName::Only, true),
+        Change::Coordinate(node, row) => (b'C', RowName::Text(node.as_str()), row.is_some()),
         Change::PreparedQuery(id, row) => (b'A', RowName::Uuid(id.as_bytes()), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
@@ -195,7 +196,8 @@ fn table_number(table: Table) -> u64 {
         Table::Services => 4,
         Table::Checks => 5,
         Table::NodeDeletions => 6,
-        Table::PreparedQueries => 7,
+        Table::Coordinates => 7,
+        Table::PreparedQueries => 8,
     }
 }
 

@@ -31,8 +31,9 @@ use lockmesh_protocol::prepared_query::{
 };
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
-    Agent, Autopilot, Behavior, Check, CheckStatus, Entry, Incarnation, Lock, LockDelay, Loss, LossCause,
-    MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session, SessionSpec, Waiter,
+    Agent, Autopilot, Behavior, Check, CheckStatus, Coordinate, Entry, Finite, Incarnation, Lock, LockDelay,
+    Loss, LossCause, MemberStatus, NewServer, Node, Service, ServiceAddress, ServiceCheck, Session,
+    SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnError, TxnResult};
 use lockmesh_protocol::rpc::{
@@ -205,14 +206,16 @@ pub fn changes() -> Vec<Change> {
         let check = Check { status, ..(*check()).clone() };
         Change::Check("node-one".into(), CheckId::from("serfhealth"), Some(Arc::new(check)))
     });
-    let kinds = one_change_of_each_kind().into_iter();
-    let queries = [
+    // Of newer formats: the samples of a restore stay as they are.
+    let newer = [
+        Change::Coordinate("node-one".into(), Some(Arc::new(coordinate()))),
+        Change::TableIndex(Table::Coordinates, LogIndex(3)),
         Change::TableIndex(Table::PreparedQueries, LogIndex(11)),
         Change::PreparedQuery(query_id(), Some(prepared_query())),
         Change::PreparedQuery(query_id(), None),
     ];
-    let all = kinds.chain(replies).chain(tables).chain(losses).chain(checks).chain(statuses);
-    all.chain(queries).collect()
+    let kinds = one_change_of_each_kind().into_iter().chain(newer);
+    kinds.chain(replies).chain(tables).chain(losses).chain(checks).chain(statuses).collect()
 }
 
 fn one_change_of_each_kind() -> Vec<Change> {
@@ -367,10 +370,16 @@ fn member_commands() -> Vec<Command> {
         Command::EndRestart { agent: AgentNumber(1), announced_at: LogIndex(8), term: Term(3), base: 0 },
         Command::RotateGossipKey { from: 1 },
         Command::GiveUpSession { session: session_id(), silent_for: Duration::from_millis(3_000) },
+        Command::UpdateCoordinate { node: "node-one".into(), coordinate: coordinate() },
         Command::PreparedQuery(QueryCommand::Create(query_id(), Box::new(new_query()))),
         Command::PreparedQuery(QueryCommand::Update(query_id(), Box::new(new_query()))),
         Command::PreparedQuery(QueryCommand::Delete(query_id())),
     ]
+}
+
+fn coordinate() -> Coordinate {
+    let vec = std::array::from_fn(|place| Finite::try_from(place as f64 / -1_000.0).expect("it is finite"));
+    Coordinate { vec, ..Coordinate::default() }
 }
 
 fn txn_ops() -> Vec<TxnOp> {
@@ -427,6 +436,7 @@ pub fn queries() -> Vec<Query> {
             enqueued_at_index: LogIndex(3),
         },
         Query::GossipKey,
+        Query::Coordinates,
         Query::PreparedQueries,
         Query::PreparedQuery(query_id()),
         Query::ResolvePreparedQuery("geo-web".into()),
@@ -582,6 +592,7 @@ fn rows() -> Vec<Rows> {
         Rows::Agents(vec![agent()]),
         Rows::QueuePosition(Reply::Granted { fence: Fence(9) }),
         Rows::GossipKey(2),
+        Rows::Coordinates(vec![("node-one".into(), Arc::new(coordinate()))]),
         Rows::PreparedQueries(vec![prepared_query()]),
     ]
 }

@@ -37,6 +37,7 @@ enum Topic {
     Sessions,
     Nodes,
     Checks,
+    Coordinates,
     /// The instances of a service, by folded name.
     Service(String),
     PreparedQueries,
@@ -112,7 +113,8 @@ impl Watches {
             }
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
-            Change::PreparedQuery(..) => self.touch_topic(&Topic::PreparedQueries),
+            Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
+            Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
             Change::Cleared => self.touch_all(),
             // Other changes move no query's index and wake no reader.
             _ => return,
@@ -260,6 +262,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(name) => vec![Topic::Service(folded_name(name))],
+        Query::Coordinates => vec![Topic::Nodes, Topic::Coordinates],
         Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
             vec![Topic::PreparedQueries]
         }
@@ -338,6 +341,17 @@ mod tests {
         assert_eq!(watches.touched.len(), 1);
         assert_eq!(watches.take_touched()[0].from, call(1));
         assert_eq!(watches.len(), 10_000);
+    }
+
+    #[test]
+    fn a_coordinate_wakes_no_reader_of_nodes() {
+        let mut watches = Watches::default();
+        park(&mut watches, 1, Query::Nodes);
+        park(&mut watches, 2, Query::Coordinates);
+        park(&mut watches, 3, Query::Coordinates);
+        assert_eq!(woken(&mut watches, &Change::Coordinate("n".into(), None)), [2, 3]);
+        park(&mut watches, 4, Query::Coordinates);
+        assert_eq!(woken(&mut watches, &Change::Node("n".into(), None)), [1, 4]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Deregistration, Registration};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, ServiceId};
-use lockmesh_protocol::record::{Check, LossCause, Node, Service};
+use lockmesh_protocol::record::{Check, Coordinate, LossCause, Node, Service};
 use lockmesh_protocol::reply::Reply;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub(super) struct Catalog {
     pub(super) node_indexes: BTreeMap<NodeName, LogIndex>,
     pub(super) services: BTreeMap<ServiceKey, Arc<Service>>,
     pub(super) checks: BTreeMap<CheckKey, Arc<Check>>,
+    /// By the folded name of the node.
+    pub(super) coordinates: BTreeMap<NodeName, Arc<Coordinate>>,
     /// The folded name of the node with each UUID.
     pub(super) node_ids: BTreeMap<String, NodeName>,
     pub(super) names: ServiceNames,
@@ -64,12 +66,14 @@ impl Catalog {
         let node_indexes = self.node_indexes.iter();
         let services = self.services.iter();
         let checks = self.checks.iter();
+        let coordinates = self.coordinates.iter();
         nodes
             .chain(node_indexes.map(|(name, index)| Change::NodeIndex(name.clone(), Some(*index))))
             .chain(
                 services.map(|(at, row)| Change::Service(at.node.clone(), at.id.clone(), Some(row.clone()))),
             )
             .chain(checks.map(|(at, row)| Change::Check(at.node.clone(), at.id.clone(), Some(row.clone()))))
+            .chain(coordinates.map(|(name, row)| Change::Coordinate(name.clone(), Some(row.clone()))))
     }
 
     /// Returns the change of one row of the catalog that would undo `change`.
@@ -86,6 +90,9 @@ impl Catalog {
             Change::Check(node, id, _) => {
                 let row = self.checks.get(&CheckKey { node: node.clone(), id: id.clone() });
                 Change::Check(node.clone(), id.clone(), row.cloned())
+            }
+            Change::Coordinate(name, _) => {
+                Change::Coordinate(name.clone(), self.coordinates.get(name).cloned())
             }
             _ => unreachable!("{change:?} is of no row of the catalog"),
         }

@@ -29,7 +29,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 22] = [
+const INVARIANTS: [Invariant; 23] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -64,6 +64,7 @@ const INVARIANTS: [Invariant; 22] = [
         holds: catalog_is_whole,
     },
     Invariant { sentence: "no two nodes share a name or an id", holds: nodes_are_distinct },
+    Invariant { sentence: "every coordinate is of a registered node", holds: coordinates_have_nodes },
     Invariant {
         sentence: "no tombstone is newer than its table, nor was a reaped one",
         holds: tombstone_indexes,
@@ -227,6 +228,12 @@ fn nodes_are_distinct(state: &State) -> bool {
     nodes
         && state.catalog.node_indexes.len() == state.catalog.nodes.len()
         && state.catalog.node_indexes.values().all(|index| *index <= newest)
+}
+
+fn coordinates_have_nodes(state: &State) -> bool {
+    let catalog = &state.catalog;
+    (catalog.coordinates.is_empty() || state.table_index(Table::Coordinates).0 > 0)
+        && catalog.coordinates.keys().all(|name| catalog.nodes.contains_key(name))
 }
 
 fn tombstone_indexes(state: &State) -> bool {

@@ -1,5 +1,6 @@
 //! Nodes, which sessions depend on. Names are compared case-insensitively; a node's UUID outlives
-//! its name.
+//! its name. A node may have a network coordinate, by which clients sort nodes by their distance.
+//! The servers measure none: clients store them.
 
 use super::State;
 use super::catalog::{Catalog, CheckKey, ServiceKey};
@@ -9,7 +10,8 @@ use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
 pub(super) use lockmesh_protocol::record::SERF_HEALTH;
-use lockmesh_protocol::record::{CheckStatus, LossCause, Node};
+use lockmesh_protocol::record::{CheckStatus, Coordinate, LossCause, Node};
+use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 
 /// Writes a node. A known UUID under another name is a rename: the old node is deleted, with
@@ -40,7 +42,8 @@ pub(super) fn set_node_id(step: &mut Step<'_>, name: &NodeName, id: &str) {
     }
 }
 
-/// Deletes a node with its sessions, services and checks. Deleting an absent one succeeds.
+/// Deletes a node with its sessions, services, checks and coordinate. Deleting an absent one
+/// succeeds.
 pub(super) fn delete_node(step: &mut Step<'_>, name: &NodeName, cause: &LossCause) {
     let folded = name.folded();
     if !step.state.catalog.nodes.contains_key(&folded) {
@@ -59,6 +62,10 @@ pub(super) fn delete_node(step: &mut Step<'_>, name: &NodeName, cause: &LossCaus
         step.set(Change::Check(key.node, key.id, None));
         step.touch(Table::Checks);
     }
+    if step.state.catalog.coordinates.contains_key(&folded) {
+        step.set(Change::Coordinate(folded.clone(), None));
+        step.touch(Table::Coordinates);
+    }
     step.set(Change::NodeIndex(folded.clone(), None));
     step.set(Change::Node(folded, None));
     step.touch(Table::Nodes);
@@ -71,6 +78,19 @@ pub(super) fn touch_node(step: &mut Step<'_>, folded: &NodeName) {
         step.set(Change::NodeIndex(folded.clone(), Some(step.index)));
     }
     step.touch(Table::Nodes);
+}
+
+/// Stores the coordinate of a node; one of an unknown node is dropped, as in Consul, where the
+/// update may arrive after the node has left.
+pub(super) fn update_coordinate(step: &mut Step<'_>, node: &NodeName, coordinate: &Coordinate) -> Reply {
+    let (folded, catalog) = (node.folded(), &step.state.catalog);
+    let known = catalog.coordinates.get(&folded).map(|known| &**known);
+    // An unchanged coordinate moves no index.
+    if catalog.nodes.contains_key(&folded) && known != Some(coordinate) {
+        step.set(Change::Coordinate(folded, Some(Arc::new(coordinate.clone()))));
+        step.touch(Table::Coordinates);
+    }
+    Reply::Done
 }
 
 fn store_node(step: &mut Step<'_>, folded: NodeName, node: &Node, id: String, existing: Option<&Node>) {
@@ -128,5 +148,17 @@ impl State {
             .get(folded)
             .copied()
             .unwrap_or_else(|| self.table_index(Table::NodeDeletions))
+    }
+
+    /// The coordinates of all nodes that have one: a node without an agent has none until a client
+    /// stores one. Ordered by folded name.
+    pub(super) fn coordinates(&self) -> Vec<(NodeName, Arc<Coordinate>)> {
+        let zero = Arc::new(Coordinate::default());
+        let of_node = |folded: &NodeName| {
+            let stored = self.catalog.coordinates.get(folded).cloned();
+            stored.or_else(|| self.members.of_node(folded).map(|_| Arc::clone(&zero)))
+        };
+        let nodes = self.catalog.nodes.iter();
+        nodes.filter_map(|(folded, node)| Some((node.name.clone(), of_node(folded)?))).collect()
     }
 }

@@ -98,6 +98,7 @@ impl State {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).0
             }
             Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
+            Query::Coordinates => self.table_index(Table::Coordinates).max(self.table_index(Table::Nodes)),
             Query::Node(name) => self.node_index(&name.folded()),
             Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => {
                 self.table_index(Table::Checks)
@@ -137,6 +138,7 @@ impl State {
             }
             Query::Agents => Rows::Agents(self.members.agents.values().cloned().collect()),
             Query::GossipKey => Rows::GossipKey(self.gossip_key),
+            Query::Coordinates => Rows::Coordinates(self.coordinates()),
             Query::PreparedQueries => {
                 Rows::PreparedQueries(self.prepared_queries.rows.values().cloned().collect())
             }

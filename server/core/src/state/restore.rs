@@ -260,6 +260,7 @@ fn is_row(change: &Change) -> bool {
         Change::NodeIndex(_, row) => row.is_some(),
         Change::Service(_, _, row) => row.is_some(),
         Change::Check(_, _, row) => row.is_some(),
+        Change::Coordinate(_, row) => row.is_some(),
         Change::Tombstone(_, row) => row.is_some(),
         Change::LockDelay(_, row) => row.is_some(),
         Change::Waiter(_, _, row) => row.is_some(),
@@ -295,6 +296,7 @@ fn is_data(row: &Change) -> bool {
             | Change::NodeIndex(..)
             | Change::Service(..)
             | Change::Check(..)
+            | Change::Coordinate(..)
             | Change::Tombstone(..)
             | Change::LockDelay(..)
             | Change::Loss(..)

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Every table whose last change is tracked, ordered by number.
-pub(super) const TABLES: [Table; 8] = [
+pub(super) const TABLES: [Table; 9] = [
     Table::Entries,
     Table::Tombstones,
     Table::Sessions,
@@ -28,6 +28,7 @@ pub(super) const TABLES: [Table; 8] = [
     Table::Services,
     Table::Checks,
     Table::NodeDeletions,
+    Table::Coordinates,
     Table::PreparedQueries,
 ];
 
@@ -81,6 +82,7 @@ impl State {
             Change::NodeIndex(name, index) => put(&mut self.catalog.node_indexes, name, index),
             Change::Service(node, id, service) => self.catalog.load_service(ServiceKey { node, id }, service),
             Change::Check(node, id, check) => self.catalog.load_check(CheckKey { node, id }, check),
+            Change::Coordinate(name, row) => put(&mut self.catalog.coordinates, name, row),
             Change::Tombstone(key, index) => self.keys.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.keys.delays, key, delay),
             Change::Waiter(key, queue_position, waiter) => self.keys.load_waiter(key, queue_position, waiter),
@@ -144,9 +146,11 @@ impl State {
         match change {
             Change::Entry(key, _) => Change::Entry(key.clone(), self.keys.entries.get(key.as_str()).cloned()),
             Change::Session(id, _) => Change::Session(*id, self.sessions.rows.get(id).cloned()),
-            Change::Node(..) | Change::NodeIndex(..) | Change::Service(..) | Change::Check(..) => {
-                self.catalog.inverse(change)
-            }
+            Change::Node(..)
+            | Change::NodeIndex(..)
+            | Change::Service(..)
+            | Change::Check(..)
+            | Change::Coordinate(..) => self.catalog.inverse(change),
             Change::Tombstone(key, _) => {
                 Change::Tombstone(key.clone(), self.keys.tombstones.get(key.as_str()).copied())
             }

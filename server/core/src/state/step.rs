@@ -12,6 +12,7 @@ use super::lock::end_lock_delay;
 use super::member::{
     announce_restart, end_former_sessions, end_restart, fail_node, leave_node, reap_member, reconcile,
 };
+use super::node::update_coordinate;
 use super::prepared_query::write_query;
 use super::queue::{end_wait, grant_freed, note_freed};
 use super::removed::{Removed, TreeBefore};
@@ -131,6 +132,7 @@ impl<'a> Step<'a> {
                 end_restart(self, *agent, *announced_at, *term, *base)
             }
             Command::RotateGossipKey { from } => rotate_gossip_key(self, *from),
+            Command::UpdateCoordinate { node, coordinate } => update_coordinate(self, node, coordinate),
             Command::PreparedQuery(command) => write_query(self, command),
         }
     }

@@ -15,7 +15,8 @@ use lockmesh_protocol::id::{
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec, QueryTemplate};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, Incarnation, NewServer, Node, Service, ServiceCheck, SessionSpec,
+    Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, NewServer, Node, Service,
+    ServiceCheck, SessionSpec,
 };
 use std::time::Duration;
 
@@ -48,6 +49,7 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
                 (key(&mut words)?, index(&mut words)?, index(&mut words)?);
             Command::EndWait { key, queue_position, enqueued_at_index }
         }
+        "coordinate" => coordinate(&mut words)?,
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
         "deregister" => Command::Deregister(deregistration(&mut words)?),
@@ -274,6 +276,23 @@ fn registration(words: &mut Words) -> Result<Registration, String> {
         check_texts.iter().map(|text| check(&check_node, text)).collect();
     let checks = checks?.into_iter().map(|check| Check { output: output.clone(), ..check }).collect();
     Ok(Registration { service, checks, skip_node_update, node })
+}
+
+/// `coordinate n1 at=0.003,0.004 height=…`: the first dimensions of its position; the others are
+/// zero.
+fn coordinate(words: &mut Words) -> Result<Command, String> {
+    let number = |text: String| {
+        let number: f64 = text.parse().map_err(|error| format!("{text}: {error}"))?;
+        Finite::try_from(number).map_err(|error| error.to_string())
+    };
+    let mut coordinate = Coordinate::default();
+    for (place, text) in coordinate.vec.iter_mut().zip(words.list_option("at").unwrap_or_default()) {
+        *place = number(text)?;
+    }
+    if let Some(height) = words.option("height") {
+        coordinate.height = number(height)?;
+    }
+    Ok(Command::UpdateCoordinate { node: NodeName::from(words.word()?), coordinate })
 }
 
 /// `service=web name=frontend session=s1 template=yes wrong="Bad Regexp"`; `name=?q1` is the id of

@@ -61,6 +61,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
+        "coordinates" => Query::Coordinates,
         "queries" => Query::PreparedQueries,
         "query-info" => Query::PreparedQuery(query_id(&words.word()?)),
         "resolve" => {
@@ -112,6 +113,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
+        Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),
         Rows::PreparedQueries(rows) => rows.iter().map(|row| show::query(row)).collect(),
         Rows::GossipKey(number) => vec![format!("gossip key {number}")],
         Rows::Agents(rows) => rows

@@ -4,7 +4,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName, SessionId};
 use lockmesh_protocol::prepared_query::PreparedQuery;
 use lockmesh_protocol::record::{
-    Agent, Check, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
+    Agent, Check, Coordinate, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::{Display, Write as _};
@@ -91,6 +91,9 @@ pub(crate) fn change(change: &Change) -> String {
         }
         Change::Check(node, id, row) => {
             row_or_gone(format!("check {id} on {node}"), row.as_deref().map(check))
+        }
+        Change::Coordinate(node, row) => {
+            row_or_gone(format!("coordinate of {node}"), row.as_deref().map(|row| coordinate(node, row)))
         }
         Change::Tombstone(key, index) => set_or_gone(format!("tombstone {key}"), index.as_ref()),
         Change::LockDelay(key, row) => {
@@ -194,6 +197,15 @@ pub(crate) fn check(check: &Check) -> String {
     let (id, node, status) = (&check.id, &check.node, check.status.as_str());
     let (created, modified) = (check.create_index, check.modify_index);
     format!("check {id}{service} on {node} is {status}, created {created}, modified {modified}")
+}
+
+/// A coordinate, without the last dimensions that are zero.
+pub(crate) fn coordinate(node: &NodeName, coordinate: &Coordinate) -> String {
+    let mut at: Vec<f64> = coordinate.vec.map(f64::from).to_vec();
+    while at.last() == Some(&0.0) {
+        at.pop();
+    }
+    format!("coordinate of {node} is {at:?}, height {}", f64::from(coordinate.height))
 }
 
 /// A lock-delay.

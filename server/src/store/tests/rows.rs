@@ -11,7 +11,7 @@ use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
-use lockmesh_protocol::record::{Agent, Entry, Lock, LockDelay, Waiter};
+use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(16) {
+    match draw.below(17) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -57,7 +57,8 @@ fn change(draw: &mut Draw) -> Change {
             let waiter = Waiter { session, value, flags: 0, wait, enqueued_at_index: index };
             Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
         }
-        14 => {
+        14 => Change::Coordinate(name(draw).into(), there.then(|| Arc::new(Coordinate::default()))),
+        15 => {
             let (id, create_index) = (QueryId::from_random([number as u8; 16]), index);
             let spec = QuerySpec { name: name(draw).into(), ..QuerySpec::default() };
             let query = PreparedQuery { id, spec, create_index, modify_index: index };

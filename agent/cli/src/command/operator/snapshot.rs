@@ -208,6 +208,7 @@ fn kind_of(row: &Change) -> &'static str {
         Change::Node(..) => "nodes",
         Change::Service(..) => "services",
         Change::Check(..) => "checks",
+        Change::Coordinate(..) => "coordinates",
         Change::Tombstone(..) => "tombstones",
         Change::LockDelay(..) => "lock-delays",
         Change::Waiter(..) => "waiters",
