@@ -53,8 +53,8 @@ impl Dialect {
 impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
-    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no prepared
-    /// queries.
+    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
+    /// prepared queries.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -63,11 +63,11 @@ impl Call {
                 let destroy = Command::DestroySession(*session);
                 Cow::Owned(Self::Begin(*id, Request::Propose(*request, destroy)))
             }
-            // The caller reads from these rows that the server knows no prepared queries.
+            // The caller reads from these rows that the server does not know the query.
             Self::Begin(
                 id,
                 Request::Read { query, consistency, .. } | Request::ReadParts { query, consistency },
-            ) if dialect < Dialect::Fifth && is_of_prepared_queries(query) => {
+            ) if dialect < Dialect::Fifth && is_since_fifth(query) => {
                 let query = Query::Txn(Vec::new());
                 Cow::Owned(Self::Begin(
                     *id,
@@ -92,8 +92,15 @@ impl Call {
     }
 }
 
-fn is_of_prepared_queries(query: &Query) -> bool {
-    matches!(query, Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_))
+/// Returns `true` for a query that [`Dialect::Fifth`] adds.
+fn is_since_fifth(query: &Query) -> bool {
+    matches!(
+        query,
+        Query::Coordinates
+            | Query::PreparedQueries
+            | Query::PreparedQuery(_)
+            | Query::ResolvePreparedQuery(_)
+    )
 }
 
 impl Response {
