@@ -8,13 +8,16 @@
 //! **Invariant:** no change contains a change; otherwise a peer could nest them until its
 //! receiver's stack overflows.
 
-use crate::id::{AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId};
+use crate::id::{
+    AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId,
+};
 use crate::lease::LeaseKey;
+use crate::prepared_query::PreparedQuery;
 use crate::record::{
     Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session,
     Waiter,
 };
-use crate::reply::Applied;
+use crate::reply::{Applied, Refusal, Reply};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -83,6 +86,8 @@ pub enum Change {
     GossipKey(u32),
     /// The network coordinate of a node, under the node's folded name.
     Coordinate(NodeName, Option<Arc<Coordinate>>),
+    /// A prepared query.
+    PreparedQuery(QueryId, Option<Arc<PreparedQuery>>),
 }
 
 impl Change {
@@ -95,8 +100,12 @@ impl Change {
                 LossCause::CheckFailed { .. } => 5,
                 _ => 1,
             },
+            Self::Reply(_, _, Some(applied)) => match applied.reply {
+                Reply::Refused(Refusal::PreparedQuery(_)) => 6,
+                _ => 1,
+            },
             Self::TableIndex(table, _) => table.since(),
-            Self::Coordinate(..) => 6,
+            Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
             _ => 1,
         }
     }
@@ -121,13 +130,15 @@ pub enum Table {
     NodeDeletions,
     /// Coordinates.
     Coordinates,
+    /// Prepared queries.
+    PreparedQueries,
 }
 
 impl Table {
     /// Returns the oldest version of the [`format`](crate::format) that supports it.
     pub fn since(self) -> u8 {
         match self {
-            Self::Coordinates => 6,
+            Self::Coordinates | Self::PreparedQueries => 6,
             _ => 1,
         }
     }

@@ -2,8 +2,11 @@
 //!
 //! A command contains everything that it needs: applying it uses neither a clock nor randomness.
 
-use crate::id::{AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term};
+use crate::id::{
+    AgentNumber, CheckId, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId, Term,
+};
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
+use crate::prepared_query::QuerySpec;
 use crate::record::{
     Autopilot, Check, Coordinate, Incarnation, NewServer, Node, Server, Service, SessionSpec,
 };
@@ -158,6 +161,8 @@ pub enum Command {
         /// Its coordinate.
         coordinate: Coordinate,
     },
+    /// Writes a prepared query.
+    PreparedQuery(QueryCommand),
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -226,9 +231,31 @@ impl Command {
             }
             Self::Restore(RestoreStep::Begin { .. } | RestoreStep::Commit { .. }) => 1,
             Self::GiveUpSession { .. } => 2,
-            Self::UpdateCoordinate { .. } => 6,
+            Self::UpdateCoordinate { .. } | Self::PreparedQuery(_) => 6,
         }
     }
+}
+
+/// A write of a prepared query. Stored: only appended to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueryCommand {
+    /// Creates a query under a new random id.
+    Create(QueryId, Box<NewQuery>),
+    /// Replaces a query.
+    Update(QueryId, Box<NewQuery>),
+    /// Deletes a query.
+    Delete(QueryId),
+}
+
+/// The new content of a prepared query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewQuery {
+    /// The description.
+    pub spec: QuerySpec,
+    /// The reason why its template is invalid, as found by the agent: libraries for regular
+    /// expressions differ between versions, so the state cannot compile one. It is returned after
+    /// the state's own reasons, as in Consul.
+    pub template_error: Option<String>,
 }
 
 /// A write to the key-value store. The value is empty if the client sent none. Stored: only

@@ -24,7 +24,8 @@ pub enum Dialect {
     /// Adds [`LossCause::CheckFailed`], [`Request::ReadParts`], [`Request::ReadPart`],
     /// [`Request::EndView`] and [`Response::AnswerPart`].
     Fourth,
-    /// Adds [`Query::Coordinates`] and [`Command::UpdateCoordinate`].
+    /// Adds [`Query::Coordinates`], [`Command::UpdateCoordinate`], [`Query::PreparedQueries`],
+    /// [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`] and [`Command::PreparedQuery`].
     Fifth,
 }
 
@@ -52,7 +53,8 @@ impl Dialect {
 impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
-    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates.
+    /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
+    /// prepared queries.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -60,6 +62,17 @@ impl Call {
             {
                 let destroy = Command::DestroySession(*session);
                 Cow::Owned(Self::Begin(*id, Request::Propose(*request, destroy)))
+            }
+            // The caller reads from these rows that the server does not know the query.
+            Self::Begin(
+                id,
+                Request::Read { query, consistency, .. } | Request::ReadParts { query, consistency },
+            ) if dialect < Dialect::Fifth && is_since_fifth(query) => {
+                let query = Query::Txn(Vec::new());
+                Cow::Owned(Self::Begin(
+                    *id,
+                    Request::Read { query, consistency: *consistency, blocking: None },
+                ))
             }
             Self::Begin(id, Request::ReadParts { query, consistency }) if dialect < Dialect::Fourth => {
                 let (query, consistency) = (query.clone(), *consistency);
@@ -69,25 +82,25 @@ impl Call {
             Self::Begin(id, Request::ReadPart { .. } | Request::EndView(..)) if dialect < Dialect::Fourth => {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
-            // The caller reads from these rows that the server knows no coordinates.
-            Self::Begin(id, Request::Read { query: Query::Coordinates, consistency, .. })
-                if dialect < Dialect::Fifth =>
-            {
-                let query = Query::Txn(Vec::new());
-                Cow::Owned(Self::Begin(
-                    *id,
-                    Request::Read { query, consistency: *consistency, blocking: None },
-                ))
-            }
             // The caller does not accept this answer either. Nothing was done.
-            Self::Begin(id, Request::Propose(_, Command::UpdateCoordinate { .. }))
-                if dialect < Dialect::Fifth =>
-            {
-                Cow::Owned(Self::Begin(*id, Request::Status))
-            }
+            Self::Begin(
+                id,
+                Request::Propose(_, Command::UpdateCoordinate { .. } | Command::PreparedQuery(_)),
+            ) if dialect < Dialect::Fifth => Cow::Owned(Self::Begin(*id, Request::Status)),
             known => Cow::Borrowed(known),
         }
     }
+}
+
+/// Returns `true` for a query that [`Dialect::Fifth`] adds.
+fn is_since_fifth(query: &Query) -> bool {
+    matches!(
+        query,
+        Query::Coordinates
+            | Query::PreparedQueries
+            | Query::PreparedQuery(_)
+            | Query::ResolvePreparedQuery(_)
+    )
 }
 
 impl Response {
@@ -123,8 +136,8 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 #[cfg(test)]
 mod tests {
     use super::Dialect;
-    use crate::command::Command;
-    use crate::id::{LogIndex, NodeName, ServerId, SessionId, WallTime};
+    use crate::command::{Command, QueryCommand};
+    use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, WallTime};
     use crate::query::{Answer, Blocking, Consistency, Query, Rows};
     use crate::record::{Coordinate, Loss, LossCause};
     use crate::rpc::{Call, CallId, Request, Response, ViewId};
@@ -195,6 +208,28 @@ mod tests {
         let update = begin(Request::Propose(None, update));
         assert_eq!(*update.in_dialect(Dialect::Fourth), begin(Request::Status));
         assert_eq!(*update.in_dialect(Dialect::Fifth), update);
+    }
+
+    #[test]
+    fn a_server_that_knows_no_prepared_queries_receives_harmless_requests() {
+        let begin = |request| Call::Begin(CallId(1), request);
+        let consistency = Consistency::Stale;
+        let harmless = begin(Request::Read { query: Query::Txn(Vec::new()), consistency, blocking: None });
+        let blocking = Some(Blocking { index: LogIndex(7), wait: Duration::from_secs(1) });
+        for query in [Query::PreparedQueries, Query::ResolvePreparedQuery("web".into())] {
+            let read = begin(Request::Read { query: query.clone(), consistency, blocking });
+            let parts = begin(Request::ReadParts { query, consistency });
+            assert_eq!(
+                [&read, &parts].map(|call| call.in_dialect(Dialect::Fourth).into_owned()),
+                [harmless.clone(), harmless.clone()]
+            );
+            assert_eq!(*parts.in_dialect(Dialect::Third), harmless);
+            assert_eq!(*read.in_dialect(Dialect::Fifth), read);
+        }
+        let delete = Command::PreparedQuery(QueryCommand::Delete(QueryId::from_random([7; 16])));
+        let delete = begin(Request::Propose(None, delete));
+        assert_eq!(*delete.in_dialect(Dialect::Fourth), begin(Request::Status));
+        assert_eq!(*delete.in_dialect(Dialect::Fifth), delete);
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //! | 3 | [`LossCause::KeyDeleted`], and a history of losses that is kept by cause |
 //! | 4 | other rules for names of nodes: those of restarting nodes pass to another node id, failed owners are forgotten, and restores keep the ids of living agents; nothing new is stored |
 //! | 5 | [`LossCause::CheckFailed`] |
-//! | 6 | [`Command::UpdateCoordinate`], [`Change::Coordinate`] and [`Table::Coordinates`] |
+//! | 6 | [`Command::UpdateCoordinate`], [`Change::Coordinate`] and [`Table::Coordinates`]; [`Command::PreparedQuery`], [`Change::PreparedQuery`], [`Table::PreparedQueries`] and [`Refusal::PreparedQuery`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -29,6 +29,9 @@
 //! [`LossCause::CheckFailed`]: crate::record::LossCause::CheckFailed
 //! [`Command::UpdateCoordinate`]: crate::command::Command::UpdateCoordinate
 //! [`Table::Coordinates`]: crate::change::Table::Coordinates
+//! [`Command::PreparedQuery`]: crate::command::Command::PreparedQuery
+//! [`Table::PreparedQueries`]: crate::change::Table::PreparedQueries
+//! [`Refusal::PreparedQuery`]: crate::reply::Refusal::PreparedQuery
 //!
 //! To add version 7:
 //!

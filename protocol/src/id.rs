@@ -99,74 +99,66 @@ name! {
     ServiceId
 }
 
-/// A session's id: a UUID, displayed as 36 characters of lower-case hyphenated hex. Ordered like
+/// Declares an id: a UUID, displayed as 36 characters of lower-case hyphenated hex. Ordered like
 /// these texts.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SessionId([u8; 16]);
+macro_rules! uuid {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name([u8; 16]);
+
+        impl $name {
+            /// Creates an id from 16 random bytes.
+            pub fn from_random(bytes: [u8; 16]) -> Self {
+                Self(bytes)
+            }
+
+            /// Parses an id from a client, case-insensitively; `None` if the text is not a
+            /// hyphenated UUID.
+            pub fn parse(text: &str) -> Option<Self> {
+                let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
+                let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
+                Some(Self(uuid.into_bytes()))
+            }
+
+            /// Returns the bytes of the id.
+            pub fn as_bytes(&self) -> &[u8; 16] {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0).as_hyphenated(), f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "\"{self}\"")
+            }
+        }
+    };
+}
+
+uuid! {
+    /// A session's id.
+    SessionId
+}
+uuid! {
+    /// A user event's id.
+    EventId
+}
+uuid! {
+    /// A prepared query's id.
+    QueryId
+}
 
 impl SessionId {
     /// The id that no session has. It represents a text that is not a UUID, which is thus merely
     /// unknown.
     pub const NIL: Self = Self([0; 16]);
-
-    /// Parses an id from a client, case-insensitively; `None` if the text is not a hyphenated UUID.
-    pub fn parse(text: &str) -> Option<Self> {
-        let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
-        let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
-        Some(Self(uuid.into_bytes()))
-    }
-
-    /// Creates an id from 16 random bytes.
-    pub fn from_random(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// Returns the bytes of the id.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0).as_hyphenated(), f)
-    }
-}
-
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
-}
-
-/// A user event's id: a UUID, displayed like a session's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EventId([u8; 16]);
-
-impl EventId {
-    /// Creates an id from 16 random bytes.
-    pub fn from_random(bytes: [u8; 16]) -> Self {
-        Self(bytes)
-    }
-
-    /// Returns the bytes of the id.
-    pub fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
-    }
-}
-
-impl fmt::Display for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(uuid::Uuid::from_bytes_ref(&self.0).as_hyphenated(), f)
-    }
-}
-
-impl fmt::Debug for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{self}\"")
-    }
 }
 
 /// Declares that names are case-insensitive.

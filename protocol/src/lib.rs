@@ -15,6 +15,7 @@
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line when a persistent problem begins, and one when it ends |
 //! | `record.rs` | the records of the replicated state |
+//! | `prepared_query.rs` | prepared queries: descriptions of services to look up |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
 //! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |
 //! | `gossip/` | data of the mesh of agents: members, packets, seals, roster, signed verdicts, user events |
@@ -42,6 +43,7 @@ pub mod id;
 pub mod lease;
 pub mod log_on_change;
 pub mod peer;
+pub mod prepared_query;
 pub mod query;
 pub mod random;
 pub mod record;

@@ -1,7 +1,8 @@
 //! Queries of the state, and their results.
 
 use crate::command::TxnOp;
-use crate::id::{Fence, Key, LogIndex, NodeName, SessionId, WallTime};
+use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
+use crate::prepared_query::PreparedQuery;
 use crate::record::{Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, Service, Session};
 use crate::reply::{Reply, TxnError, TxnResult};
 use crate::wire;
@@ -69,6 +70,14 @@ pub enum Query {
     /// The network coordinates of all nodes. Since
     /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth).
     Coordinates,
+    /// All prepared queries, ordered by id. Since
+    /// [`Dialect::Fifth`](crate::dialect::Dialect::Fifth), as are the next two.
+    PreparedQueries,
+    /// One prepared query.
+    PreparedQuery(QueryId),
+    /// The prepared query for a text: with this id, with this name, or else the template with the
+    /// longest prefix of it.
+    ResolvePreparedQuery(String),
 }
 
 /// The consistency of a read.
@@ -146,6 +155,8 @@ pub enum Rows {
     GossipKey(u32),
     /// The coordinates of nodes, each with its node's name as registered.
     Coordinates(Vec<(NodeName, Arc<Coordinate>)>),
+    /// Prepared queries.
+    PreparedQueries(Vec<Arc<PreparedQuery>>),
 }
 
 impl Rows {
@@ -164,6 +175,7 @@ impl Rows {
             Self::Losses(rows) => rows.len(),
             Self::Agents(rows) => rows.len(),
             Self::Coordinates(rows) => rows.len(),
+            Self::PreparedQueries(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -200,6 +212,7 @@ impl Rows {
             Self::Losses(rows) => part(rows, limits, Self::Losses),
             Self::Agents(rows) => part(rows, limits, Self::Agents),
             Self::Coordinates(rows) => part(rows, limits, Self::Coordinates),
+            Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

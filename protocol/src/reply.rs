@@ -126,4 +126,7 @@ pub enum Refusal {
     /// No member has this name.
     #[error("agent: No node found with name '{0}'")]
     UnknownMember(NodeName),
+    /// An invalid write of a prepared query, with Consul's text.
+    #[error("{0}")]
+    PreparedQuery(String),
 }

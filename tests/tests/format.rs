@@ -8,7 +8,7 @@
 use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::{EntryKind, LogBatch};
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, RestoreStep, TxnOp};
+use lockmesh_protocol::command::{CatalogVerb, Command, KvCommand, KvVerb, QueryCommand, RestoreStep, TxnOp};
 use lockmesh_protocol::format::{self, Stored};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::{Behavior, CheckStatus, LossCause, MemberStatus};
@@ -160,6 +160,11 @@ fn every_variant_has_a_sample() {
         _ => None,
     });
     covers::<RestoreStep>("steps of a restore", &restores.collect());
+    let queries = all.iter().filter_map(|command| match command {
+        Command::PreparedQuery(command) => Some(variant(command)),
+        _ => None,
+    });
+    covers::<QueryCommand>("writes of prepared queries", &queries.collect());
     let ops: Vec<TxnOp> = all
         .iter()
         .filter_map(|command| match command {
@@ -182,7 +187,17 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
     let shown = format!("{commands:?} {rows:?}");
     has_all::<Table>(
         &shown,
-        &["Entries", "Tombstones", "Sessions", "Nodes", "Services", "Checks", "NodeDeletions", "Coordinates"],
+        &[
+            "Entries",
+            "Tombstones",
+            "Sessions",
+            "Nodes",
+            "Services",
+            "Checks",
+            "NodeDeletions",
+            "Coordinates",
+            "PreparedQueries",
+        ],
     );
     has_all::<Behavior>(&shown, &["Release", "Delete"]);
     has_all::<CheckStatus>(&shown, &["Passing", "Warning", "Critical"]);
@@ -233,6 +248,7 @@ fn covers_by_words(commands: &[Command], rows: &[Change]) {
         "Roster",
         "Restore",
         "UnknownMember",
+        "PreparedQuery",
     ];
     has_all::<Refusal>(&shown, &refusals);
     let log = format!("{:?}", recorded_of::<LogBatch>("log"));

@@ -40,7 +40,7 @@
 //! | `outcome.rs` | the outcome of a failed request, shared by agent and client |
 //! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
 //! | `items.rs` | a reply that is a JSON array, item by item |
-//! | `catalog.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
+//! | `catalog.rs`, `prepared_query.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
 //! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
 //! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
 //! | `driver.rs` | drives the holder: clock, client and waiting callers |
@@ -70,6 +70,7 @@ mod lock;
 mod loss;
 mod operator;
 pub mod outcome;
+mod prepared_query;
 mod read;
 mod semaphore;
 mod session;
@@ -97,6 +98,7 @@ pub use kv::{Entries, Kv};
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
 pub use loss::Loss;
 pub use operator::Operator;
+pub use prepared_query::PreparedQueries;
 pub use read::{Consistency, Read};
 pub use semaphore::{Semaphore, SemaphoreGuard};
 pub use session::Sessions;

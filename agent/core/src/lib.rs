@@ -18,6 +18,7 @@
 //! | `admission.rs` | whether the servers accept this agent |
 //! | `event_log.rs`, `event_filter.rs` | received user events, and their filters |
 //! | `pattern.rs` | regular expressions of clients, within limits; only it names the library |
+//! | `prepared_query/` | prepared queries: their rules, templates, and the selection of instances |
 //! | `gossip/` | the failure detector: this agent in the mesh (SWIM); only `engine.rs` names foca |
 //! | `registry/` | this agent's own services and health checks, kept equal to the catalog (anti-entropy) |
 //! | `request_ids.rs` | one id for all attempts of a command |
@@ -31,6 +32,7 @@ pub mod gossip;
 pub mod leader_tracker;
 pub mod lease;
 pub mod pattern;
+pub mod prepared_query;
 pub mod quorum_client;
 pub mod registry;
 pub mod request_ids;

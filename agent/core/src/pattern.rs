@@ -54,6 +54,14 @@ impl Pattern {
         self.regex.is_match(text)
     }
 
+    /// Returns the first match in the text and its groups, each empty if absent; nothing if the
+    /// pattern does not match.
+    pub fn groups(&self, text: &str) -> Vec<String> {
+        let captures = self.regex.captures(text);
+        let groups = captures.iter().flat_map(|captures| captures.iter());
+        groups.map(|group| group.map(|group| group.as_str().to_owned()).unwrap_or_default()).collect()
+    }
+
     /// The maximum number of steps for each byte of a text.
     pub fn cost(&self) -> usize {
         self.cost

@@ -101,7 +101,7 @@ mod tests {
     fn markdown(rows: &[Row]) -> String {
         let mut text = String::from("| Consul | feature | Lockmesh |\n|---|---|---|\n");
         for row in rows {
-            // `/v1/query` includes `/v1/query/` for readers.
+            // `/v1/config` includes `/v1/config/` for readers.
             let repeats = |name: &str| name.strip_suffix('/').is_some_and(|bare| row.names.contains(&bare));
             let names = row.names.iter().filter(|name| !repeats(name)).map(|name| format!("`{name}`"));
             let names = names.collect::<Vec<_>>().join(", ");
@@ -151,10 +151,10 @@ mod tests {
     #[test]
     fn a_row_is_found_by_what_it_covers() {
         let feature = |row: Option<&Row>| row.map(|row| row.feature);
-        let queries = feature(route("/v1/query"));
-        assert!(queries.is_some());
-        assert_eq!(feature(route("/v1/query/web")), queries);
-        for path in ["/v1/operator/usage/x", "/v1/queries", "/v1/acl/list", "/v1/kv/a", "/ui2", "/"] {
+        let entries = feature(route("/v1/config"));
+        assert!(entries.is_some());
+        assert_eq!(feature(route("/v1/config/service-defaults/web")), entries);
+        for path in ["/v1/operator/usage/x", "/v1/configs", "/v1/acl/list", "/v1/kv/a", "/ui2", "/"] {
             assert_eq!(route(path), None, "{path}");
         }
         assert_eq!(command(&["config", "read", "-kind", "x"]).map(|found| found.0), Some("config read"));

@@ -7,7 +7,6 @@ const fn row(names: &'static [&'static str], feature: &'static str, remedy: Reme
     Row { names, feature, remedy, disabled: None }
 }
 
-const KEEP_CONSUL: Remedy = Absent("keep Consul for it");
 const NO_MESH: Remedy = Absent("keep Consul or another service mesh for it");
 const NO_ENTERPRISE: Remedy = Absent("use one cluster per tenant");
 const NO_ACLS: Remedy = Absent("restrict the agent's socket with `http.socket_group`");
@@ -47,7 +46,6 @@ pub static ROUTES: &[Row] = &[
         remedy: NO_ACLS,
         disabled: Some((401, "ACL support disabled")),
     },
-    row(&["/v1/query", "/v1/query/"], "prepared queries", KEEP_CONSUL),
     // Before the other routes of the service mesh, because clients know Consul's answer.
     Row {
         names: &["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"],

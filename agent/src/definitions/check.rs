@@ -1,6 +1,6 @@
 //! Definitions of checks: the kind that the fields describe, and the rules of Consul.
 
-use super::{DefinitionError, Spelling, duration_field, folded, integer_field};
+use super::{DefinitionError, Spelling, duration_field, folded};
 use crate::http::go::duration::clamped;
 use crate::http::go::json::{JsonError, Object, first_value};
 use lockmesh_agent_core::registry::{
@@ -161,11 +161,11 @@ impl<'v> Fields<'v> {
             timeout: duration_field(object, "Timeout")?,
             deregister_after: duration_field(object, "DeregisterCriticalServiceAfter")?,
             args: if args.is_empty() { object.strings("ScriptArgs")? } else { args },
-            output_max_size: integer_field(object, "OutputMaxSize")?,
+            output_max_size: object.i64("OutputMaxSize")?,
             thresholds: [
-                integer_field(object, "SuccessBeforePassing")?,
-                integer_field(object, "FailuresBeforeWarning")?,
-                integer_field(object, "FailuresBeforeCritical")?,
+                object.i64("SuccessBeforePassing")?,
+                object.i64("FailuresBeforeWarning")?,
+                object.i64("FailuresBeforeCritical")?,
             ],
         })
     }

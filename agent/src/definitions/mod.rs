@@ -95,9 +95,3 @@ fn duration_field(object: &Object<'_>, name: &str) -> Result<i64, JsonError> {
         Some(other) => Err(object.wrong(name, other, "time.Duration")),
     }
 }
-
-/// Reads an integer; 0 if absent.
-fn integer_field(object: &Object<'_>, name: &str) -> Result<i64, JsonError> {
-    let Some(value) = object.value(name) else { return Ok(0) };
-    value.as_i64().ok_or_else(|| object.wrong(name, value, "int"))
-}

@@ -1,7 +1,7 @@
 //! Definitions of services: their rules, metadata and addresses.
 
 use super::check::{parse_check, parse_check_of_service};
-use super::{DefinitionError, Spelling, folded, integer_field};
+use super::{DefinitionError, Spelling, folded};
 use crate::http::go::json::{JsonError, Object, first_value, says_nothing};
 use crate::http::service_mesh::{self, MeshFields};
 use lockmesh_agent_core::registry::{Configured, NewCheck, ServiceRegistration, Sidecar, sidecar_of};
@@ -223,7 +223,7 @@ fn weights(object: &Object<'_>) -> Result<Option<(i64, i64)>, JsonError> {
     }
     let weights = object.object("Weights", "Weights")?;
     weights.refuse_unknown(&["Passing", "Warning"])?;
-    Ok(Some((integer_field(&weights, "Passing")?, integer_field(&weights, "Warning")?)))
+    Ok(Some((weights.i64("Passing")?, weights.i64("Warning")?)))
 }
 
 fn checked_weights(weights: Option<(i64, i64)>) -> Result<(u32, u32), &'static str> {

@@ -197,6 +197,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Forgotten => "forgotten",
         Refusal::Roster(_) => "roster",
         Refusal::Restore(_) => "restore",
+        Refusal::PreparedQuery(_) => "prepared_query",
     }
 }
 
@@ -344,13 +345,17 @@ fn write_contact(headers: &mut HeaderMap, known_leader: bool, last_contact: Dura
 
 fn write_effective(headers: &mut HeaderMap, kind: MetaKind) {
     let MetaKind::Effective(consistency) = kind else { return };
-    let word = match consistency {
+    headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(consistency_name(consistency)));
+}
+
+/// Returns the API's name of a consistency mode.
+pub(super) fn consistency_name(consistency: Consistency) -> &'static str {
+    match consistency {
         // Consul's name for its default.
         Consistency::Default => "leader",
         Consistency::Consistent => "consistent",
         Consistency::Stale => "stale",
-    };
-    headers.insert(EFFECTIVE_CONSISTENCY, HeaderValue::from_static(word));
+    }
 }
 
 #[cfg(test)]

@@ -44,6 +44,12 @@ impl OfNode for Instance {
     }
 }
 
+impl OfNode for &Instance {
+    fn node_name(&self) -> &NodeName {
+        &self.node.name
+    }
+}
+
 /// Sorts a list by its distance from the node that the request names with `?near=`: all answers
 /// become one, read to its end. Without it, nothing is read and the answers stay as they are.
 pub(super) async fn sorted_as_requested(
@@ -56,10 +62,11 @@ pub(super) async fn sorted_as_requested(
         return Ok(answers);
     }
     let mut sorted = joined(answers).await?;
+    let origin = origin(call, options, near).await?;
     match &mut sorted.rows {
-        Rows::Nodes(rows) => sort(call, options, near, rows).await?,
-        Rows::Checks(rows) => sort(call, options, near, rows).await?,
-        Rows::Instances(rows) => sort(call, options, near, rows).await?,
+        Rows::Nodes(rows) => sort(call, options, &origin, rows).await?,
+        Rows::Checks(rows) => sort(call, options, &origin, rows).await?,
+        Rows::Instances(rows) => sort(call, options, &origin, rows).await?,
         _ => {}
     }
     Ok(vec![Part::whole(Arc::new(sorted))])
@@ -69,8 +76,9 @@ fn is_of_nodes(rows: &Rows) -> bool {
     matches!(rows, Rows::Nodes(_) | Rows::Checks(_) | Rows::Instances(_))
 }
 
-/// Reads all answers, of which there is at least one, to their ends. The result has the index of the newest.
-async fn joined(answers: Vec<Part>) -> Result<Answer, Failure> {
+/// Reads all answers, of which there is at least one, to their ends, and appends their rows. The
+/// result has the index of the newest.
+pub(super) async fn joined(answers: Vec<Part>) -> Result<Answer, Failure> {
     let mut joined: Option<Answer> = None;
     let mut parts = 0;
     for first in answers {
@@ -110,29 +118,36 @@ fn too_long() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
-/// Sorts rows by their distance from a node: `_agent` is the agent's own, `_ip` that of the
-/// client's address, anything else a name.
+/// Returns the node to start from: `_agent` is the agent's own, `_ip` that of the client's address,
+/// anything else a name.
+pub(super) async fn origin(call: &Call<'_>, options: ReadOptions, near: &str) -> Result<NodeName, Failure> {
+    match near {
+        "_agent" => Ok(call.api.identity.node.clone()),
+        "_ip" => node_of_client(call, options).await,
+        name => Ok(NodeName::from(name)),
+    }
+}
+
+/// Sorts rows by their distance from a node.
 pub(super) async fn sort<T: OfNode>(
     call: &Call<'_>,
     options: ReadOptions,
-    near: &str,
+    origin: &NodeName,
     rows: &mut [T],
 ) -> Result<(), Failure> {
     if rows.len() < 2 {
         return Ok(());
     }
-    // The rows are those of now, whatever they were waited for.
-    let now = ReadOptions { blocking: None, ..options };
-    let origin = match near {
-        "_agent" => call.api.identity.node.clone(),
-        "_ip" => node_of_client(call, now).await?,
-        name => NodeName::from(name),
-    };
-    let answer = call.read(Query::Coordinates, now, None).await?;
+    let answer = call.read(Query::Coordinates, at_once(options), None).await?;
     // A server of an earlier build knows no coordinates.
     let Rows::Coordinates(coordinates) = &answer.rows else { return Ok(()) };
-    sort_from(&origin, coordinates, rows);
+    sort_from(origin, coordinates, rows);
     Ok(())
+}
+
+/// Returns the options of a read that does not wait, as the list did.
+fn at_once(options: ReadOptions) -> ReadOptions {
+    ReadOptions { blocking: None, ..options }
 }
 
 fn sort_from<T: OfNode>(origin: &NodeName, coordinates: &[(NodeName, Arc<Coordinate>)], rows: &mut [T]) {
@@ -152,7 +167,7 @@ async fn node_of_client(call: &Call<'_>, options: ReadOptions) -> Result<NodeNam
     let Some(ip) = call.peer.ip().map(|ip| ip.to_canonical()).filter(|ip| !ip.is_loopback()) else {
         return Ok(own);
     };
-    let answer = call.read(Query::Nodes, options, None).await?;
+    let answer = call.read(Query::Nodes, at_once(options), None).await?;
     let Rows::Nodes(nodes) = &answer.rows else { return Ok(own) };
     let found = nodes.iter().find(|node| node.address.parse::<IpAddr>().is_ok_and(|address| address == ip));
     Ok(found.map_or(own, |node| node.name.clone()))

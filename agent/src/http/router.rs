@@ -1,7 +1,7 @@
 //! From a request to an endpoint and back: paths, methods, and everything common to all endpoints.
 //!
 //! One table lists every endpoint. A path in it that ends with `/` matches everything below it; the
-//! longest match wins.
+//! longest match wins. A `*` stands for any text in the middle.
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;
@@ -171,8 +171,11 @@ fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
 /// Returns the route of a path, and the rest of the path after it.
 fn find(path: &str) -> Option<(&'static Route, &str)> {
     let matching = ROUTES.iter().filter_map(|route| {
-        let tail = path.strip_prefix(route.path)?;
-        (tail.is_empty() || route.path.ends_with('/')).then_some((route, tail))
+        let tail = match route.path.split_once('*') {
+            Some((before, behind)) => path.strip_prefix(before)?.strip_suffix(behind)?,
+            None => path.strip_prefix(route.path)?,
+        };
+        (tail.is_empty() || route.path.ends_with('/') || route.path.contains('*')).then_some((route, tail))
     });
     matching.max_by_key(|(route, _)| route.path.len())
 }
@@ -256,6 +259,8 @@ mod tests {
         assert_eq!(name("/v1/session/list"), Some(("/v1/session/list", String::new())));
         assert_eq!(name("/v1/session/list/x"), None);
         assert_eq!(name("/v1/kvs"), None);
+        assert_eq!(name("/v1/query/a/b/execute"), Some(("/v1/query/*/execute", "a/b".into())));
+        assert_eq!(name("/v1/query/execute"), Some(("/v1/query/", "execute".into())));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::id::{CheckId, SessionId};
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
+use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
 use lockmesh_protocol::query::{Instance, LockInfo};
 use lockmesh_protocol::record::{
     Behavior, Check, Coordinate, Entry, Loss, LossCause, Node, Service, Session,
@@ -259,6 +260,45 @@ pub(super) fn coordinate(node: &str, coordinate: &Coordinate) -> shape::catalog:
             adjustment: coordinate.adjustment.into(),
             height: coordinate.height.into(),
         },
+    }
+}
+
+pub(super) fn prepared_query(query: &PreparedQuery) -> shape::prepared_query::PreparedQuery {
+    let QuerySpec { name, session, token, template, service, dns_ttl } = &query.spec;
+    let target = |target: &lockmesh_protocol::prepared_query::QueryTarget| shape::prepared_query::Target {
+        peer: target.peer.clone(),
+        datacenter: target.datacenter.clone(),
+    };
+    shape::prepared_query::PreparedQuery {
+        id: query.id.to_string(),
+        name: name.clone(),
+        session: session.as_ref().map(ToString::to_string).unwrap_or_default(),
+        token: token.clone(),
+        template: shape::prepared_query::Template {
+            kind: template.kind.clone(),
+            regexp: template.regexp.clone(),
+            remove_empty_tags: template.remove_empty_tags,
+        },
+        service: shape::prepared_query::Service {
+            service: service.service.clone(),
+            sameness_group: String::new(),
+            failover: shape::prepared_query::Failover {
+                nearest_n: service.nearest_n,
+                datacenters: service.datacenters.clone(),
+                targets: service.targets.as_ref().map(|targets| targets.iter().map(target).collect()),
+            },
+            only_passing: service.only_passing,
+            ignore_check_ids: service.ignore_check_ids.clone(),
+            near: service.near.clone(),
+            tags: service.tags.clone(),
+            node_meta: service.node_meta.clone(),
+            service_meta: service.service_meta.clone(),
+            connect: service.connect,
+            peer: service.peer.clone(),
+        },
+        dns: shape::prepared_query::Dns { ttl: dns_ttl.clone() },
+        create_index: query.create_index.0,
+        modify_index: query.modify_index.0,
     }
 }
 

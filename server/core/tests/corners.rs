@@ -7,14 +7,16 @@ use lockmesh_core::state::{
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
-    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, Command, KvCommand, KvVerb, NewEntry, NewQuery, QueryCommand, RestoreStep, TxnKv,
+    TxnOp,
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
-    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId, SessionId, Term,
-    WallTime,
+    AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, QueryId, RequestId, ServerId,
+    SessionId, Term, WallTime,
 };
 use lockmesh_protocol::lease::LeaseKey;
+use lockmesh_protocol::prepared_query::{PreparedQuery, QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
     Behavior, Entry, Lock, LockDelay, Loss, LossCause, NewServer, Node, SessionSpec, Waiter,
@@ -370,11 +372,48 @@ fn broken_rows_are_found_out() {
         (Change::Coordinate("n9".into(), Some(Arc::default())), "coordinate is of a registered node"),
         (Change::TableIndex(Table::Sessions, LogIndex(0)), "a session never changes"),
         (Change::LastAgent(AgentNumber(0)), "replies are kept"),
+        (query(1, "q", Some("s9")), "its session lives"),
     ];
+    let table = Change::TableIndex(Table::PreparedQueries, LogIndex(1));
+    let found = sentence(vec![table, query(1, "q", None), query(2, "Q", None)]);
+    assert!(found.contains("a name in common"), "{found}");
     for (row, words) in cases {
         let found = sentence(vec![row.clone()]);
         assert!(found.contains(words), "{row:?}: {found}");
     }
+}
+
+fn query(number: u8, name: &str, bound_to: Option<&str>) -> Change {
+    let spec = QuerySpec { name: name.into(), session: bound_to.map(session), ..QuerySpec::default() };
+    let (id, create_index) = (QueryId::from_random([number; 16]), LogIndex(1));
+    let query = PreparedQuery { id, spec, create_index, modify_index: create_index };
+    Change::PreparedQuery(id, Some(Arc::new(query)))
+}
+
+/// The number and the size of prepared queries are limited, whoever sends them.
+#[test]
+fn prepared_queries_are_limited() {
+    let mut cluster = Cluster::new();
+    let create = |number: usize, spec: QuerySpec| {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&number.to_be_bytes());
+        let new = Box::new(NewQuery { spec, template_error: None });
+        Command::PreparedQuery(QueryCommand::Create(QueryId::from_random(id), new))
+    };
+    let named = |number: usize| QuerySpec { name: format!("q{number}"), ..QuerySpec::default() };
+    let refusal = |reply: Reply| match reply {
+        Reply::Refused(refusal) => refusal.to_string(),
+        other => panic!("it was not refused: {other:?}"),
+    };
+    let large = QuerySpec { token: "t".repeat(QUERY_BYTES_MAX), ..named(0) };
+    let text = "the query has 32770 bytes, the maximum is 32768: use fewer or shorter texts";
+    assert_eq!(refusal(cluster.apply(create(0, large))), text);
+    for number in 0..QUERIES_MAX {
+        assert_eq!(cluster.apply(create(number, named(number))), Reply::Done);
+    }
+    let full = refusal(cluster.apply(create(QUERIES_MAX, named(QUERIES_MAX))));
+    assert_eq!(full, "there are 4096 prepared queries, the maximum: delete one first");
+    assert_eq!(cluster.state.check(), Ok(()));
 }
 
 fn waits(key: &str, holder: &str) -> Change {

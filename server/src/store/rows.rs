@@ -9,7 +9,7 @@ use lockmesh_core::raft::log::OwnMemory;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::id::{Key, LogIndex};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
@@ -67,7 +67,7 @@ struct RowAddress<'a>(u8, RowName<'a>);
 #[derive(PartialEq, Eq, Hash)]
 enum RowName<'a> {
     Only,
-    Session(SessionId),
+    Uuid(&'a [u8; 16]),
     Text(&'a str),
     Texts(&'a str, &'a str),
     InQueue(&'a str, LogIndex),
@@ -80,7 +80,7 @@ enum RowName<'a> {
 fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
     let (kind, name, present) = match change {
         Change::Entry(key, row) => (b'e', RowName::Text(key.as_str()), row.is_some()),
-        Change::Session(id, row) => (b's', RowName::Session(*id), row.is_some()),
+        Change::Session(id, row) => (b's', RowName::Uuid(id.as_bytes()), row.is_some()),
         Change::Node(name, row) => (b'n', RowName::Text(name.as_str()), row.is_some()),
         Change::Service(node, id, row) => (b'v', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
         Change::Check(node, id, row) => (b'c', RowName::Texts(node.as_str(), id.as_str()), row.is_some()),
@@ -112,6 +112,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::LeaseKey(_) => (b'z', RowName::Only, true),
         Change::GossipKey(_) => (b'j', RowName::Only, true),
         Change::Coordinate(node, row) => (b'C', RowName::Text(node.as_str()), row.is_some()),
+        Change::PreparedQuery(id, row) => (b'A', RowName::Uuid(id.as_bytes()), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))
@@ -122,7 +123,7 @@ impl RowAddress<'_> {
         let Self(kind, name) = self;
         match name {
             RowName::Only => numbered(*kind, &[]),
-            RowName::Session(id) => RowKey([&[*kind], &id.as_bytes()[..]].concat()),
+            RowName::Uuid(bytes) => RowKey([&[*kind], &bytes[..]].concat()),
             RowName::Text(name) => named(*kind, name),
             RowName::Texts(first, second) => paired(*kind, first, second),
             RowName::InQueue(key, queue_position) => in_queue(*kind, key, *queue_position),
@@ -196,6 +197,7 @@ fn table_number(table: Table) -> u64 {
         Table::Checks => 5,
         Table::NodeDeletions => 6,
         Table::Coordinates => 7,
+        Table::PreparedQueries => 8,
     }
 }
 

@@ -9,8 +9,8 @@ use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::bootstrap::{BootstrapPlan, Introduction, Standing};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NodeFailure,
-    NodeLeave, Registration, RestoreStep, TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewQuery,
+    NodeFailure, NodeLeave, QueryCommand, Registration, RestoreStep, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::gossip::MeshNews;
@@ -20,11 +20,14 @@ use lockmesh_protocol::gossip::roster::{Roster, RosterDigest, RosterMember};
 use lockmesh_protocol::gossip::seal::KeyRing;
 use lockmesh_protocol::gossip::verdict::{Verdict, VerdictSigner};
 use lockmesh_protocol::id::{
-    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, RequestId, ServerId,
-    ServiceId, SessionId, Term, WallTime,
+    AgentNumber, CellNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, QueryId, RequestId,
+    ServerId, ServiceId, SessionId, Term, WallTime,
 };
 use lockmesh_protocol::lease::{
     Challenge, HealthWindow, LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, NodeLeases, NodeQuestion,
+};
+use lockmesh_protocol::prepared_query::{
+    NAME_PREFIX_MATCH, PreparedQuery, QueryService, QuerySpec, QueryTarget, QueryTemplate,
 };
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::{
@@ -207,6 +210,9 @@ pub fn changes() -> Vec<Change> {
     let newer = [
         Change::Coordinate("node-one".into(), Some(Arc::new(coordinate()))),
         Change::TableIndex(Table::Coordinates, LogIndex(3)),
+        Change::TableIndex(Table::PreparedQueries, LogIndex(11)),
+        Change::PreparedQuery(query_id(), Some(prepared_query())),
+        Change::PreparedQuery(query_id(), None),
     ];
     let kinds = one_change_of_each_kind().into_iter().chain(newer);
     kinds.chain(replies).chain(tables).chain(losses).chain(checks).chain(statuses).collect()
@@ -365,6 +371,9 @@ fn member_commands() -> Vec<Command> {
         Command::RotateGossipKey { from: 1 },
         Command::GiveUpSession { session: session_id(), silent_for: Duration::from_millis(3_000) },
         Command::UpdateCoordinate { node: "node-one".into(), coordinate: coordinate() },
+        Command::PreparedQuery(QueryCommand::Create(query_id(), Box::new(new_query()))),
+        Command::PreparedQuery(QueryCommand::Update(query_id(), Box::new(new_query()))),
+        Command::PreparedQuery(QueryCommand::Delete(query_id())),
     ]
 }
 
@@ -428,6 +437,9 @@ pub fn queries() -> Vec<Query> {
         },
         Query::GossipKey,
         Query::Coordinates,
+        Query::PreparedQueries,
+        Query::PreparedQuery(query_id()),
+        Query::ResolvePreparedQuery("geo-web".into()),
     ]
 }
 
@@ -550,6 +562,7 @@ fn replies() -> Vec<Reply> {
         Reply::Refused(Refusal::Roster("odd".into())),
         Reply::Refused(Refusal::Restore("odd".into())),
         Reply::GossipKey(2),
+        Reply::Refused(Refusal::PreparedQuery("odd".into())),
     ]
 }
 
@@ -580,7 +593,45 @@ fn rows() -> Vec<Rows> {
         Rows::QueuePosition(Reply::Granted { fence: Fence(9) }),
         Rows::GossipKey(2),
         Rows::Coordinates(vec![("node-one".into(), Arc::new(coordinate()))]),
+        Rows::PreparedQueries(vec![prepared_query()]),
     ]
+}
+
+fn query_id() -> QueryId {
+    QueryId::from_random([7; 16])
+}
+
+fn prepared_query() -> Arc<PreparedQuery> {
+    let spec = new_query().spec;
+    Arc::new(PreparedQuery { id: query_id(), spec, create_index: LogIndex(9), modify_index: LogIndex(11) })
+}
+
+fn new_query() -> NewQuery {
+    let texts = |text: &str| Some(vec![text.to_owned()]);
+    let meta = |key: &str| Some([(key.to_owned(), "a".to_owned())].into());
+    let kind = NAME_PREFIX_MATCH.into();
+    let spec = QuerySpec {
+        name: "geo-".into(),
+        session: Some(session_id()),
+        token: "t".into(),
+        template: QueryTemplate { kind, regexp: "^geo-(.*)$".into(), remove_empty_tags: true },
+        service: QueryService {
+            service: "${match(1)}".into(),
+            nearest_n: 2,
+            datacenters: texts("dc2"),
+            targets: Some(vec![QueryTarget { peer: "p".into(), datacenter: "dc3".into() }]),
+            only_passing: true,
+            ignore_check_ids: texts("c"),
+            near: "_agent".into(),
+            tags: texts("!v1"),
+            node_meta: meta("rack"),
+            service_meta: meta("zone"),
+            connect: true,
+            peer: "p".into(),
+        },
+        dns_ttl: "10s".into(),
+    };
+    NewQuery { spec, template_error: Some("Bad Regexp".into()) }
 }
 
 fn status() -> Status {

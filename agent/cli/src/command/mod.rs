@@ -12,7 +12,7 @@
 //! | [`context`] | the address of the agent, from flags and environment |
 //! | [`error`], [`output`] | errors and exit codes, tables and JSON |
 //! | [`dev`], [`agent`], [`server`] | long-running processes |
-//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`] | commands for applications |
+//! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`], [`query`] | commands for applications |
 //! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`migrate`], [`monitor`], [`bench`], [`version`], [`completions`] | commands for operators |
 
@@ -44,6 +44,7 @@ pub mod monitor;
 mod node_lease;
 pub mod operator;
 pub mod output;
+pub mod query;
 pub mod reload;
 mod runtime;
 pub mod semaphore;
@@ -91,6 +92,7 @@ enum Command {
     Services(Online<services::Args>),
     Checks(Online<checks::Args>),
     Catalog(Online<catalog::Args>),
+    Query(Online<query::Args>),
     Members(Online<members::Args>),
     Monitor(Online<monitor::Args>),
     Leave(Online<leave::Args>),
@@ -247,6 +249,7 @@ impl Command {
             Self::Event(online) => event::run(online.args, &online.connection.context()?).await,
             Self::Services(online) => services::run(online.args, &online.connection.context()?).await,
             Self::Checks(online) => checks::run(online.args, &online.connection.context()?).await,
+            Self::Query(online) => query::run(online.args, &online.connection.context()?).await,
             Self::Catalog(online) => catalog::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
             Self::Monitor(online) => monitor::run(online.args, &online.connection.context()?).await,
@@ -344,6 +347,9 @@ mod tests {
             &["catalog", "services", "-tags", "-node=n1"],
             &["catalog", "nodes", "-service=web", "-near=_agent", "-detailed", "-stale"],
             &["catalog", "datacenters"],
+            &["query", "create", "-json", "@web.json"],
+            &["query", "update", "web", "-"],
+            &["query", "execute", "web", "-limit=3", "-near=_agent", "-stale"],
             &["maint"],
             &["maint", "-enable", "-reason=new disk", "-service=web-1"],
             &["maint", "-disable"],
@@ -396,6 +402,8 @@ mod tests {
             &["services", "deregister", "-id=web-1", "web.json"],
             &["checks", "-status=sick"],
             &["catalog"],
+            &["query", "create"],
+            &["query", "execute", "web", "-limit=x"],
             &["maint", "-enable", "-disable"],
             &["maint", "-disable", "-reason=r"],
             &["maint", "-service=web-1"],

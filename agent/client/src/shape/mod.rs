@@ -16,6 +16,7 @@
 //! | [`event`] | user events |
 //! | [`agent`] | an agent's description of itself, its members and its own checks |
 //! | [`operator`] | the quorum |
+//! | [`prepared_query`] | prepared queries and their results |
 //! | [`lockmesh`] | extensions to Consul: locks and losses |
 //!
 //! Parsing is lenient: a missing field or a `null` is the default, an unknown field is skipped.
@@ -29,6 +30,7 @@ pub mod json;
 pub mod kv;
 pub mod lockmesh;
 pub mod operator;
+pub mod prepared_query;
 pub mod session;
 pub mod txn;
 

@@ -12,6 +12,7 @@ use super::misfit;
 use crate::upstream::parts::Part;
 use http::Response;
 use lockmesh_agent_core::registry::sidecar_of;
+use lockmesh_protocol::id::{NodeName, ServiceId};
 use lockmesh_protocol::query::{Blocking, Instance, Query, Rows};
 use lockmesh_protocol::record::{CheckStatus, Node, Service};
 use serde::Serialize;
@@ -41,38 +42,44 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
     }
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
-    let answers = match listed {
-        Listed::Connect => with_proxies(call, options).await?,
-        Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
-    };
-    let wanted = Wanted::of(call, listed, only_passing);
-    let mut seen = BTreeSet::new();
+    let answers = read(call, listed, call.tail, options).await?;
+    let wanted = Wanted::of(call, only_passing);
+    let mut named = Named::new(listed, call.tail);
     let render = move |rows: &Rows, layout| {
         let Rows::Instances(instances) = rows else { return Err(misfit::wrong_rows()) };
-        // A proxy may be found by more than one name.
-        let is_new = |Instance { service, .. }: &&Instance| {
-            listed != Listed::Connect || seen.insert((service.node.clone(), service.id.clone()))
-        };
-        let new = instances.iter().filter(|instance| wanted.selects(instance)).filter(is_new);
-        Piece::array(filter.select(new.map(shape)), layout)
+        let selected = instances.iter().filter(|instance| named.is_new(instance) && wanted.selects(instance));
+        Piece::array(filter.select(selected.map(shape)), layout)
     };
     let answers = near::sorted_as_requested(call, options, answers).await?;
     let response = Listing::from_iter(answers).respond(Form::of(call, options), render).await?;
     Ok(marked(call, response))
 }
 
-async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Part, Failure> {
+/// Reads the instances that may be listed for a name.
+pub(super) async fn read(
+    call: &Call<'_>,
+    listed: Listed,
+    name: &str,
+    options: ReadOptions,
+) -> Result<Vec<Part>, Failure> {
+    match listed {
+        Listed::Connect => with_proxies(call, name, options).await,
+        Listed::Own | Listed::Gateways => Ok(vec![read_one(call, name.into(), options).await?]),
+    }
+}
+
+async fn read_one(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Part, Failure> {
     let kind = MetaKind::Effective(options.consistency);
     call.read_list(Query::ServiceInstances(name), options, Some(kind)).await
 }
 
 /// Reads a service and its proxies.
-async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Part>, Failure> {
+async fn with_proxies(call: &Call<'_>, name: &str, options: ReadOptions) -> Result<Vec<Part>, Failure> {
     // Proxies that an earlier version registered are found only by their usual name.
-    let names = [call.tail.to_owned(), Service::proxies_of(call.tail), sidecar_of(call.tail)];
+    let names = [name.to_owned(), Service::proxies_of(name), sidecar_of(name)];
     if let Some(blocking) = options.blocking.filter(Blocking::waits) {
         let waiting = ReadOptions { blocking: Some(blocking), ..options };
-        let [own, proxies, sidecars] = names.clone().map(|name| read(call, name, waiting));
+        let [own, proxies, sidecars] = names.clone().map(|name| read_one(call, name, waiting));
         // A change of any ends the wait.
         tokio::select! {
             answer = own => answer?,
@@ -82,14 +89,40 @@ async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Part>
     }
     let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
     let options = ReadOptions { blocking, ..options };
-    let [own, proxies, sidecars] = names.map(|name| read(call, name, options));
+    let [own, proxies, sidecars] = names.map(|name| read_one(call, name, options));
     Ok(vec![own.await?, proxies.await?, sidecars.await?])
+}
+
+/// The instances that are listed for a name, each once: a proxy may be found by more than one name.
+pub(super) struct Named {
+    listed: Listed,
+    /// In lower case.
+    name: String,
+    seen: BTreeSet<(NodeName, ServiceId)>,
+}
+
+impl Named {
+    pub(super) fn new(listed: Listed, name: &str) -> Self {
+        Self { listed, name: name.to_lowercase(), seen: BTreeSet::new() }
+    }
+
+    /// Returns `true` for an instance that is listed, when it comes for the first time.
+    pub(super) fn is_new(&mut self, Instance { service, .. }: &Instance) -> bool {
+        match self.listed {
+            Listed::Own => true,
+            Listed::Connect => {
+                let mesh = MeshFields::of(service);
+                let is_named = || service.name.to_lowercase() == self.name;
+                (mesh.is_proxy_of(&self.name) || (mesh.is_native() && is_named()))
+                    && self.seen.insert((service.node.clone(), service.id.clone()))
+            }
+            Listed::Gateways => false,
+        }
+    }
 }
 
 /// The instances that a request selects.
 struct Wanted {
-    listed: Listed,
-    name: String,
     tags: Vec<String>,
     node_meta: NodeMeta,
     only_passing: bool,
@@ -97,10 +130,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(call: &Call<'_>, listed: Listed, only_passing: bool) -> Self {
+    fn of(call: &Call<'_>, only_passing: bool) -> Self {
         Self {
-            listed,
-            name: call.tail.to_lowercase(),
             tags: call.params.all("tag").map(str::to_owned).collect(),
             node_meta: NodeMeta::of(call),
             only_passing,
@@ -110,22 +141,10 @@ impl Wanted {
 
     fn selects(&self, instance: &Instance) -> bool {
         let all_pass = || instance.checks.iter().all(|check| check.status == CheckStatus::Passing);
-        self.lists(&instance.service)
+        !self.is_of_peer
             && self.node_meta.matches(&instance.node)
             && self.tags.iter().all(|tag| has_tag(&instance.service, tag))
             && (!self.only_passing || all_pass())
-    }
-
-    fn lists(&self, service: &Service) -> bool {
-        match self.listed {
-            _ if self.is_of_peer => false,
-            Listed::Own => true,
-            Listed::Connect => {
-                let mesh = MeshFields::of(service);
-                mesh.is_proxy_of(&self.name) || (mesh.is_native() && service.name.to_lowercase() == self.name)
-            }
-            Listed::Gateways => false,
-        }
     }
 }
 

@@ -22,6 +22,8 @@ mod membership;
 mod misfit;
 mod monitoring;
 mod operator;
+mod prepared_query;
+mod prepared_query_body;
 mod service;
 mod session_events;
 mod snapshot;

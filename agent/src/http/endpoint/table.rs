@@ -3,7 +3,8 @@
 
 use super::{
     agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
-    monitoring, operator, registration, service, session, session_events, snapshot, status, txn,
+    monitoring, operator, prepared_query, registration, service, session, session_events, snapshot, status,
+    txn,
 };
 use crate::http::answer::Failure;
 use crate::http::body::Body;
@@ -20,6 +21,7 @@ const GET_OR_OPERATE: &[Verb] = &[read(Method::GET), operate(Method::PUT)];
 const OPERATE_DELETE: &[Verb] = &[operate(Method::DELETE)];
 const OPERATE_POST: &[Verb] = &[operate(Method::POST)];
 const KEYS: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+const QUERIES: &[Verb] = &[read(Method::GET), write(Method::POST)];
 /// Endpoints for monitoring.
 const GET_OR_HEAD: &[Verb] = &[read(Method::GET), read(Method::HEAD)];
 
@@ -127,6 +129,10 @@ endpoints! { |call, body|
     CoordinateNodes        "/v1/coordinate/nodes"                 GET            => coordinate::nodes(call).await,
     CoordinateNode         "/v1/coordinate/node/"                 GET            => coordinate::node(call).await,
     CoordinateUpdate       "/v1/coordinate/update"                PUT            => Box::pin(coordinate::update(call, body)).await,
+    Queries                "/v1/query"                            QUERIES        => Box::pin(prepared_query::all(call, body)).await,
+    Query                  "/v1/query/"                           KEYS           => Box::pin(prepared_query::one(call, body)).await,
+    QueryExecute           "/v1/query/*/execute"                  GET            => Box::pin(prepared_query::execute(call)).await,
+    QueryExplain           "/v1/query/*/explain"                  GET            => Box::pin(prepared_query::explain(call)).await,
     AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
     AgentMembers           "/v1/agent/members"                    GET            => Box::pin(membership::members(call)).await,
     AgentLeave             "/v1/agent/leave"                      OPERATE        => Box::pin(membership::leave(call)).await,

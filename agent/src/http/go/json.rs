@@ -140,6 +140,15 @@ impl<'v> Object<'v> {
         value.as_u64().ok_or_else(|| self.wrong(name, value, "uint64"))
     }
 
+    /// Returns a signed number; 0 if absent.
+    ///
+    /// # Errors
+    /// The field has another type; the error names it as Go would.
+    pub fn i64(&self, name: &str) -> Result<i64, JsonError> {
+        let Some(value) = self.value(name) else { return Ok(0) };
+        value.as_i64().ok_or_else(|| self.wrong(name, value, "int"))
+    }
+
     /// Returns a port; 0 if absent.
     ///
     /// # Errors

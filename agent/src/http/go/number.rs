@@ -11,6 +11,12 @@ pub enum NumberError {
     /// It exceeds 64 bits.
     #[error("strconv.ParseUint: parsing {0:?}: value out of range")]
     Range(String),
+    /// It is not a decimal integer.
+    #[error("strconv.Atoi: parsing {}: invalid syntax", quoted(.0))]
+    AtoiSyntax(String),
+    /// It is a decimal integer beyond 64 bits with a sign.
+    #[error("strconv.Atoi: parsing {}: value out of range", quoted(.0))]
+    AtoiRange(String),
     /// It is not a signed integer.
     #[error("strconv.ParseInt: parsing {}: invalid syntax", quoted(.0))]
     IntSyntax(String),
@@ -56,6 +62,18 @@ pub fn parse_i64(text: &str) -> Result<i64, NumberError> {
     let sign = if is_negative { "-" } else { "" };
     let digits = format!("{sign}{}", digits.replace('_', ""));
     i64::from_str_radix(&digits, radix).map_err(|_| NumberError::IntRange(text.into()))
+}
+
+/// Parses a decimal integer, as Go's `Atoi` does.
+///
+/// # Errors
+/// The text is not such a number; the error uses Go's words.
+pub fn parse_int(text: &str) -> Result<i64, NumberError> {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(NumberError::AtoiSyntax(text.into()));
+    }
+    text.parse().map_err(|_| NumberError::AtoiRange(text.into()))
 }
 
 /// Parses a boolean in any of Go's spellings.

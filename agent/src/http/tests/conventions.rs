@@ -52,9 +52,6 @@ async fn paths_that_lead_nowhere_say_so() {
 async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
     let stand = Stand::new();
     for (method, path, feature, remedy) in [
-        ("GET", "/v1/query", "prepared queries", "keep Consul"),
-        ("POST", "/v1/query", "prepared queries", "keep Consul"),
-        ("GET", "/v1/query/web/execute", "prepared queries", "keep Consul"),
         ("GET", "/v1/agent/connect/ca/leaf/web", "service mesh", "service mesh for it"),
         ("GET", "/v1/operator/keyring", "gossip keyring", "here it is `GET /v1/operator/gossip`"),
         ("GET", "/ui/dc1/services", "web page", "lockmesh locks"),

@@ -13,6 +13,7 @@ mod kv;
 mod listings;
 mod membership;
 mod operator;
+mod prepared_queries;
 mod queue;
 mod service_reads;
 mod services;

@@ -40,6 +40,7 @@ enum Topic {
     Coordinates,
     /// The instances of a service, by folded name.
     Service(String),
+    PreparedQueries,
     Everything,
 }
 
@@ -113,6 +114,7 @@ impl Watches {
             Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
             Change::Check(..) => self.touch_topic(&Topic::Checks),
             Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
+            Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
             Change::Cleared => self.touch_all(),
             // Other changes move no query's index and wake no reader.
             _ => return,
@@ -261,6 +263,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(name) => vec![Topic::Service(folded_name(name))],
         Query::Coordinates => vec![Topic::Nodes, Topic::Coordinates],
+        Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
+            vec![Topic::PreparedQueries]
+        }
         Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
     }
 }
@@ -268,6 +273,7 @@ fn topics(query: &Query) -> Vec<Topic> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::id::QueryId;
     use lockmesh_protocol::record::LockDelay;
     use std::time::Duration;
 
@@ -346,6 +352,16 @@ mod tests {
         assert_eq!(woken(&mut watches, &Change::Coordinate("n".into(), None)), [2, 3]);
         park(&mut watches, 4, Query::Coordinates);
         assert_eq!(woken(&mut watches, &Change::Node("n".into(), None)), [1, 4]);
+    }
+
+    #[test]
+    fn a_prepared_query_wakes_only_readers_of_queries() {
+        let mut watches = Watches::default();
+        for (call, query) in [(1, Query::PreparedQueries), (2, Query::Sessions), (3, Query::Services)] {
+            park(&mut watches, call, query);
+        }
+        let change = Change::PreparedQuery(QueryId::from_random([7; 16]), None);
+        assert_eq!(woken(&mut watches, &change), [1]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use super::restore::RESTORE_PARTS_MAX;
 use super::roster::SERVERS_MAX;
 use lockmesh_protocol::command::KvVerb;
 use lockmesh_protocol::format::FormatError;
-use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, ServerId, ServiceId};
+use lockmesh_protocol::id::{CheckId, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId};
+use lockmesh_protocol::prepared_query::{QUERIES_MAX, QUERY_BYTES_MAX};
 use lockmesh_protocol::record::Node;
 use lockmesh_protocol::reply::Refusal;
 use std::fmt;
@@ -139,6 +140,27 @@ pub(super) enum RosterError {
     Unknown(ServerId),
 }
 
+/// The reason why a prepared query is not written.
+#[derive(Debug, Error)]
+pub(super) enum QueryError {
+    #[error("query id {0} is in use: send the request again")]
+    IdInUse(QueryId),
+    #[error("Cannot modify non-existent prepared query: '{0}'")]
+    Unknown(QueryId),
+    #[error("name '{0}' aliases an existing query name")]
+    NameInUse(String),
+    #[error("name '{0}' aliases an existing query ID")]
+    NameIsId(String),
+    #[error("a query template with an empty name already exists")]
+    SecondCatchAll,
+    #[error("failed compiling template: {0}")]
+    Template(String),
+    #[error("there are {max} prepared queries, the maximum: delete one first", max = QUERIES_MAX)]
+    Full,
+    #[error("the query has {0} bytes, the maximum is {max}: use fewer or shorter texts", max = QUERY_BYTES_MAX)]
+    Large(usize),
+}
+
 /// The reason why a backup is not restored.
 #[derive(Debug, Error)]
 pub(super) enum RestoreError {
@@ -163,6 +185,12 @@ pub(super) enum RestoreError {
 impl From<CatalogError> for Refusal {
     fn from(error: CatalogError) -> Self {
         Self::Catalog(error.to_string())
+    }
+}
+
+impl From<QueryError> for Refusal {
+    fn from(error: QueryError) -> Self {
+        Self::PreparedQuery(error.to_string())
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::catalog::CheckKey;
 use super::entry::remove_entry;
+use super::prepared_query::delete_queries_of;
 use super::queue::leave_all_queues;
 use super::rows::{put, take_out};
 use super::step::Step;
@@ -131,6 +132,7 @@ fn end_unrecorded(step: &mut Step<'_>, id: SessionId) -> Option<EndedSession> {
     step.touch(Table::Sessions);
     // A queue must not grant its lock to a session that has ended.
     leave_all_queues(step, id);
+    delete_queries_of(step, id);
     let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
     for key in &held {
         let fence = free_key(step, key, &session);

@@ -11,12 +11,14 @@ use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, Losses, MAX_LOCK_DELAY, c
 use super::keys::Keys;
 use super::member::{Members, is_living};
 use super::node::SERF_HEALTH;
+use super::prepared_query::PreparedQueries;
 use super::queue::{MAX_WAIT, WAITERS_MAX};
 use super::replies::REPLIES_KEPT;
 use super::service_index::ServiceNames;
 use super::session::Sessions;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
+use lockmesh_protocol::prepared_query::{QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, Session};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 21] = [
+const INVARIANTS: [Invariant; 23] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -80,6 +82,14 @@ const INVARIANTS: [Invariant; 21] = [
         holds: restarts_are_of_the_living,
     },
     Invariant { sentence: "no cell of the mesh has more agents than allowed", holds: cells_are_bounded },
+    Invariant {
+        sentence: "no prepared query is newer than its table, and its session lives",
+        holds: queries_hang_on_sessions,
+    },
+    Invariant {
+        sentence: "prepared queries are within their limits, and no two have a name in common",
+        holds: queries_are_distinct,
+    },
     Invariant { sentence: "the loss history is bounded and in order", holds: losses_are_bounded },
     Invariant { sentence: "the derived indexes match the rows", holds: derived_follows },
 ];
@@ -266,10 +276,33 @@ fn losses_are_bounded(state: &State) -> bool {
         && losses.is_sorted_by_key(|loss| loss.index)
 }
 
+fn queries_hang_on_sessions(state: &State) -> bool {
+    let newest = state.table_index(Table::PreparedQueries);
+    let lives = |session: Option<SessionId>| session.is_none_or(|id| state.sessions.rows.contains_key(&id));
+    state.prepared_queries.rows.iter().all(|(id, query)| {
+        *id == query.id
+            && query.create_index <= query.modify_index
+            && query.modify_index <= newest
+            && lives(query.spec.session)
+    })
+}
+
+fn queries_are_distinct(state: &State) -> bool {
+    let queries = &state.prepared_queries.rows;
+    let mut names = BTreeSet::new();
+    queries.len() <= QUERIES_MAX
+        && queries.values().all(|query| {
+            let name = QuerySpec::folded(&query.spec.name);
+            let may_repeat = name.is_empty() && !query.spec.is_template();
+            query.spec.bytes() <= QUERY_BYTES_MAX && (may_repeat || names.insert(name))
+        })
+}
+
 fn derived_follows(state: &State) -> bool {
     keys_follow(&state.keys)
         && sessions_follow(&state.sessions)
         && losses_follow(&state.losses)
+        && queries_follow(&state.prepared_queries)
         && nodes_follow(&state.catalog)
         && members_follow(&state.members)
 }
@@ -313,6 +346,23 @@ fn losses_follow(losses: &Losses) -> bool {
         expected.by_category.entry(category(loss)).or_default().insert(*number);
     }
     expected == *losses
+}
+
+fn queries_follow(queries: &PreparedQueries) -> bool {
+    let mut expected = PreparedQueries { rows: queries.rows.clone(), ..PreparedQueries::default() };
+    for (id, query) in &queries.rows {
+        let name = QuerySpec::folded(&query.spec.name);
+        if query.spec.is_template() {
+            expected.templates.insert(name.clone(), *id);
+        }
+        if !name.is_empty() {
+            expected.by_name.insert(name, *id);
+        }
+        if let Some(session) = query.spec.session {
+            expected.by_session.entry(session).or_default().insert(*id);
+        }
+    }
+    expected == *queries
 }
 
 fn nodes_follow(catalog: &Catalog) -> bool {

@@ -24,6 +24,7 @@
 //! | `replies` | the table of kept replies; exactly once |
 //! | `roster` | the servers of the quorum |
 //! | `gossip` | the members of the mesh, and its keys |
+//! | `prepared_query` | prepared queries: their names, their ends, look-ups |
 //! | `restore` | a backup replaces all data |
 //! | `error` | the reasons why commands are refused, with their texts |
 //! | `query` | the queries |
@@ -47,6 +48,7 @@ mod lock;
 mod member;
 mod node;
 mod pages;
+mod prepared_query;
 mod query;
 mod queue;
 mod removed;

@@ -118,6 +118,9 @@ impl State {
             }
             Query::Services => self.table_index(Table::Services),
             Query::ServiceInstances(name) => self.catalog.service_index(name),
+            Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
+                self.table_index(Table::PreparedQueries)
+            }
         }
     }
 
@@ -149,6 +152,15 @@ impl State {
             Query::Agents => Rows::Agents(self.members.agents.values().cloned().collect()),
             Query::GossipKey => Rows::GossipKey(self.gossip_key),
             Query::Coordinates => Rows::Coordinates(self.coordinates()),
+            Query::PreparedQueries => {
+                Rows::PreparedQueries(self.prepared_queries.rows.values().cloned().collect())
+            }
+            Query::PreparedQuery(id) => {
+                Rows::PreparedQueries(self.prepared_query(*id).cloned().into_iter().collect())
+            }
+            Query::ResolvePreparedQuery(text) => {
+                Rows::PreparedQueries(self.resolved_query(text).cloned().into_iter().collect())
+            }
             _ => self.catalog.rows_of(query),
         }
     }

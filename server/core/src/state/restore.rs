@@ -269,6 +269,7 @@ fn is_row(change: &Change) -> bool {
         Change::Loss(_, row) => row.is_some(),
         Change::RestorePart(_, _, row) => row.is_some(),
         Change::Server(_, row) => row.is_some(),
+        Change::PreparedQuery(_, row) => row.is_some(),
         Change::LowestSequence(..)
         | Change::TableIndex(..)
         | Change::Fence(_)
@@ -299,6 +300,7 @@ fn is_data(row: &Change) -> bool {
             | Change::Tombstone(..)
             | Change::LockDelay(..)
             | Change::Loss(..)
+            | Change::PreparedQuery(..)
     )
 }
 

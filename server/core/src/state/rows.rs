@@ -7,6 +7,7 @@ use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::invalidation::Losses;
 use super::keys::Keys;
 use super::member::Members;
+use super::prepared_query::PreparedQueries;
 use super::replies::Replies;
 use super::session::Sessions;
 use crate::fault_injection::FaultPoint;
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Every table whose last change is tracked, ordered by number.
-pub(super) const TABLES: [Table; 8] = [
+pub(super) const TABLES: [Table; 9] = [
     Table::Entries,
     Table::Tombstones,
     Table::Sessions,
@@ -28,6 +29,7 @@ pub(super) const TABLES: [Table; 8] = [
     Table::Checks,
     Table::NodeDeletions,
     Table::Coordinates,
+    Table::PreparedQueries,
 ];
 
 /// The replicated state.
@@ -36,6 +38,7 @@ pub struct State {
     pub(super) keys: Keys,
     pub(super) sessions: Sessions,
     pub(super) losses: Losses,
+    pub(super) prepared_queries: PreparedQueries,
     pub(super) catalog: Catalog,
     pub(super) members: Members,
     pub(super) replies: Replies,
@@ -104,6 +107,7 @@ impl State {
             Change::TreeDeleted(prefix) => drop(self.keys.take_tree(&prefix)),
             Change::Format(format) => self.format = format,
             Change::ForgottenTombstones(index) => self.keys.forgotten_tombstones = index,
+            Change::PreparedQuery(id, query) => self.prepared_queries.load(id, query),
         }
     }
 
@@ -117,6 +121,7 @@ impl State {
             .chain(self.members.rows())
             .chain(self.replies.rows())
             .chain(self.losses.rows())
+            .chain(self.prepared_queries.rows())
             .chain(
                 restore_parts
                     .map(|((id, number), rows)| Change::RestorePart(*id, *number, Some(rows.clone()))),
@@ -155,6 +160,7 @@ impl State {
             }
             Change::Agent(number, _) => Change::Agent(*number, self.members.agents.get(number).cloned()),
             Change::Loss(number, _) => Change::Loss(*number, self.losses.rows.get(number).cloned()),
+            Change::PreparedQuery(id, _) => Change::PreparedQuery(*id, self.prepared_query(*id).cloned()),
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
             Change::Fence(_) => Change::Fence(self.fence),
             Change::LastAgent(_) => Change::LastAgent(self.members.last_agent),

@@ -13,6 +13,7 @@ use super::member::{
     announce_restart, end_former_sessions, end_restart, fail_node, leave_node, reap_member, reconcile,
 };
 use super::node::update_coordinate;
+use super::prepared_query::write_query;
 use super::queue::{end_wait, grant_freed, note_freed};
 use super::removed::{Removed, TreeBefore};
 use super::restore::restore;
@@ -132,6 +133,7 @@ impl<'a> Step<'a> {
             }
             Command::RotateGossipKey { from } => rotate_gossip_key(self, *from),
             Command::UpdateCoordinate { node, coordinate } => update_coordinate(self, node, coordinate),
+            Command::PreparedQuery(command) => write_query(self, command),
         }
     }
 

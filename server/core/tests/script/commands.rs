@@ -1,17 +1,19 @@
 //! Parses commands of the script language.
 
+use super::queries::query_id;
 use super::words::Words;
 use crate::names::session;
 use bytes::Bytes;
 use lockmesh_protocol::command::{
-    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NodeFailure,
-    NodeLeave, Registration, TxnKv, TxnOp,
+    AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewQuery,
+    NodeFailure, NodeLeave, QueryCommand, Registration, TxnKv, TxnOp,
 };
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term,
 };
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
+use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec, QueryTemplate};
 use lockmesh_protocol::record::{
     Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, NewServer, Node, Service,
     ServiceCheck, SessionSpec,
@@ -62,6 +64,13 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let id = ServerId(words.number()?);
             Command::UpdateServer(admitted(&mut words)?.with_id(id))
         }
+        "query" => {
+            Command::PreparedQuery(QueryCommand::Create(query_id(&words.word()?), new_query(&mut words)))
+        }
+        "update-query" => {
+            Command::PreparedQuery(QueryCommand::Update(query_id(&words.word()?), new_query(&mut words)))
+        }
+        "delete-query" => Command::PreparedQuery(QueryCommand::Delete(query_id(&words.word()?))),
         "forget-server" => Command::ForgetServer(ServerId(words.number()?)),
         "autopilot" => {
             let expected = words.number_option("index")?.map(LogIndex);
@@ -284,6 +293,26 @@ fn coordinate(words: &mut Words) -> Result<Command, String> {
         coordinate.height = number(height)?;
     }
     Ok(Command::UpdateCoordinate { node: NodeName::from(words.word()?), coordinate })
+}
+
+/// `service=web name=frontend session=s1 template=yes wrong="Bad Regexp"`; `name=?q1` is the id of
+/// `q1` in upper case.
+fn new_query(words: &mut Words) -> Box<NewQuery> {
+    let name = words.option("name").unwrap_or_default();
+    let name = name.strip_prefix('?').map(|id| query_id(id).to_string().to_uppercase()).unwrap_or(name);
+    let kind = words.option("template").map(|_| NAME_PREFIX_MATCH.to_owned()).unwrap_or_default();
+    let service = QueryService {
+        service: words.option("service").unwrap_or_else(|| "web".into()),
+        ..QueryService::default()
+    };
+    let spec = QuerySpec {
+        name,
+        session: words.option("session").map(|word| session(&word)),
+        template: QueryTemplate { kind, ..QueryTemplate::default() },
+        service,
+        ..QuerySpec::default()
+    };
+    Box::new(NewQuery { spec, template_error: words.option("wrong") })
 }
 
 fn deregistration(words: &mut Words) -> Result<Deregistration, String> {

@@ -5,7 +5,7 @@ use super::show;
 use super::words::Words;
 use crate::names::session;
 use lockmesh_core::State;
-use lockmesh_protocol::id::{Key, LogIndex, NodeName};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, QueryId};
 use lockmesh_protocol::query::{LockInfo, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
 
@@ -62,6 +62,13 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
         "coordinates" => Query::Coordinates,
+        "queries" => Query::PreparedQueries,
+        "query-info" => Query::PreparedQuery(query_id(&words.word()?)),
+        "resolve" => {
+            let text = words.word_or_empty();
+            let id = text.strip_prefix('?').map(|id| query_id(id).to_string().to_uppercase());
+            Query::ResolvePreparedQuery(id.unwrap_or(text))
+        }
         "place" => Query::QueuePosition {
             key: Key::from(words.word()?),
             session: session(&words.word()?),
@@ -72,6 +79,11 @@ fn query(line: &str) -> Result<Option<Query>, String> {
     };
     words.end()?;
     Ok(Some(query))
+}
+
+/// The id of the prepared query with this name, of at most 16 letters.
+pub(super) fn query_id(word: &str) -> QueryId {
+    QueryId::from_random(*session(word).as_bytes())
 }
 
 fn show_rows(rows: &Rows) -> Vec<String> {
@@ -102,6 +114,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
         Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),
+        Rows::PreparedQueries(rows) => rows.iter().map(|row| show::query(row)).collect(),
         Rows::GossipKey(number) => vec![format!("gossip key {number}")],
         Rows::Agents(rows) => rows
             .iter()

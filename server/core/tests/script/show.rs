@@ -2,6 +2,7 @@
 
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName, SessionId};
+use lockmesh_protocol::prepared_query::PreparedQuery;
 use lockmesh_protocol::record::{
     Agent, Check, Coordinate, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
 };
@@ -65,6 +66,19 @@ fn agent(number: &AgentNumber, row: &Agent) -> String {
     text
 }
 
+/// A prepared query.
+pub(crate) fn query(row: &PreparedQuery) -> String {
+    let PreparedQuery { id, spec, create_index, modify_index } = row;
+    let kind = if spec.is_template() { "template" } else { "query" };
+    let mut text = format!("{kind} {id} {:?} for {}", spec.name, spec.service.service);
+    if let Some(session) = spec.session {
+        write!(text, ", ends with {session}").expect("writing to a string never fails");
+    }
+    write!(text, ", created {create_index}, modified {modify_index}")
+        .expect("writing to a string never fails");
+    text
+}
+
 /// A change, indented.
 pub(crate) fn change(change: &Change) -> String {
     let line = match change {
@@ -107,6 +121,7 @@ pub(crate) fn change(change: &Change) -> String {
         Change::ClusterId(id) => format!("cluster: {id}"),
         Change::LeaseKey(_) => "lease key".into(),
         Change::GossipKey(number) => format!("gossip key: {number}"),
+        Change::PreparedQuery(id, row) => row_or_gone(format!("query {id}"), row.as_deref().map(query)),
         Change::Server(id, row) => row_or_gone(
             format!("server {id}"),
             row.as_ref()

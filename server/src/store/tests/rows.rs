@@ -9,7 +9,8 @@ use lockmesh_core::State;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, SessionId};
+use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId};
+use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
 use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
@@ -27,7 +28,7 @@ fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(16) {
+    match draw.below(17) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -57,6 +58,12 @@ fn change(draw: &mut Draw) -> Change {
             Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
         }
         14 => Change::Coordinate(name(draw).into(), there.then(|| Arc::new(Coordinate::default()))),
+        15 => {
+            let (id, create_index) = (QueryId::from_random([number as u8; 16]), index);
+            let spec = QuerySpec { name: name(draw).into(), ..QuerySpec::default() };
+            let query = PreparedQuery { id, spec, create_index, modify_index: index };
+            Change::PreparedQuery(id, there.then(|| Arc::new(query)))
+        }
         _ if draw.below(30) == 0 => Change::Cleared,
         _ if draw.below(3) == 0 => Change::TreeDeleted(name(draw).into()),
         _ => Change::IndexBase(index.0),

@@ -8,7 +8,7 @@ mod import;
 pub(super) mod limits;
 mod list;
 mod put;
-mod value;
+pub(super) mod value;
 
 use super::context::Context;
 use super::error::CliError;

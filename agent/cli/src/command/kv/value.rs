@@ -20,7 +20,7 @@ pub(super) fn decode(text: &[u8]) -> Result<Vec<u8>, CliError> {
 }
 
 /// The bytes of an argument: the content of `@file`, stdin for `-`, or the argument.
-pub(super) fn bytes_of(argument: &str, stdin: &mut impl Read) -> Result<Vec<u8>, CliError> {
+pub(in crate::command) fn bytes_of(argument: &str, stdin: &mut impl Read) -> Result<Vec<u8>, CliError> {
     let failed = |what: &str, error: &std::io::Error| {
         CliError::in_consuls_words(format!("Error! Failed to read {what}: {error}"))
     };

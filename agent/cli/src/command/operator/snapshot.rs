@@ -214,6 +214,7 @@ fn kind_of(row: &Change) -> &'static str {
         Change::Waiter(..) => "waiters",
         Change::Agent(..) => "agents",
         Change::Loss(..) => "losses",
+        Change::PreparedQuery(..) => "prepared queries",
         _ => "other",
     }
 }
