@@ -21,9 +21,11 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::Unavailable;
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinSet;
 
 /// The maximum number of bytes discarded from a client that sends too much, so that it reads the
 /// error and not a reset.
@@ -84,6 +86,44 @@ impl Call<'_> {
         meta: Option<MetaKind>,
     ) -> Result<Arc<Answer>, Failure> {
         self.try_read(query, options).await.map_err(|unavailable| Self::failure(unavailable, meta))
+    }
+
+    /// Reads several queries; a change of any ends a wait. The newest index of the answers is that of
+    /// all: they have every change up to it.
+    pub(super) async fn read_together(
+        &self,
+        queries: Vec<Query>,
+        options: ReadOptions,
+        meta: Option<MetaKind>,
+    ) -> Result<Vec<Arc<Answer>>, Failure> {
+        let ReadOptions { consistency, mut blocking } = options;
+        if let [only] = &queries[..] {
+            return Ok(vec![self.read(only.clone(), options, meta).await?]);
+        }
+        if blocking.as_ref().is_some_and(Blocking::waits) {
+            let _blocked = crate::metrics::BlockedWatcher::begin();
+            let mut reads = JoinSet::new();
+            for query in queries.iter().cloned() {
+                let (upstream, read) = (self.api.upstream.clone(), Read { query, consistency, blocking });
+                reads.spawn(async move { upstream.call(read).await });
+            }
+            let first = reads.join_next().await.expect("there are several");
+            let first = first.expect("a read neither panics nor is cancelled");
+            first.map_err(|unavailable| Self::failure(unavailable, meta))?;
+        }
+        blocking = blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
+        let options = ReadOptions { consistency, blocking };
+        let mut answers = VecDeque::new();
+        for (place, query) in queries.iter().enumerate() {
+            answers.push_back((place, self.read(query.clone(), options, meta).await?));
+        }
+        // An answer may lack a change with a lower index than that of a later answer.
+        while answers.iter().any(|(_, answer)| answer.index > answers[0].1.index) {
+            let (place, _) = answers.pop_front().expect("there are several");
+            answers.push_back((place, self.read(queries[place].clone(), options, meta).await?));
+        }
+        answers.make_contiguous().sort_by_key(|(place, _)| *place);
+        Ok(answers.into_iter().map(|(_, answer)| answer).collect())
     }
 
     /// The same as [`Call::read`], with the servers' own reason for a failure.

@@ -5,7 +5,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
 use super::super::shapes;
-use super::instances::{self, Listed, NodeMeta, is_of_peer, marked};
+use super::instances::{self, Listed, NodeMeta, is_of_peer, marked, newest};
 use crate::upstream::calls::Read;
 use http::Response;
 use lockmesh_client::shape::catalog::{Node, NodeServiceList, NodeServices, Service, ServiceNode};
@@ -68,29 +68,34 @@ async fn read_node(call: &Call<'_>) -> Result<NodeRead, Failure> {
 }
 
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, options, mut filter) = read(call, Query::Services).await?;
-    let Rows::Services(services) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+    let options = call.read_options()?;
+    let mut filter = RowFilter::of(call)?;
+    let wanted = NodeMeta::of(call);
+    let kind = MetaKind::Effective(options.consistency);
+    let answers = call.read_together(wanted.queries(Query::Services), options, Some(kind)).await?;
+    let answer = newest(&answers);
+    let Rows::Services(services) = &answers[0].rows else { return Err(super::misfit::wrong_rows()) };
     let listed = services.iter().filter(|_| !is_of_peer(call));
-    let response = match filter.is_set() {
+    let response = match filter.is_set() || wanted.is_set() {
         true => {
             let names = listed.map(|(name, _)| name.as_str());
-            let shape = selected_services(call, &mut filter, names, options).await?;
-            rendered(call, &shape, &answer, options)
+            let shape = selected_services(call, (&wanted, &mut filter), names, options).await?;
+            rendered(call, &shape, answer, options)
         }
         false => {
             let shape: BTreeMap<&str, &[String]> =
                 listed.map(|(name, tags)| (name.as_str(), tags.as_slice())).collect();
-            rendered(call, &shape, &answer, options)
+            rendered(call, &shape, answer, options)
         }
     };
     Ok(marked(call, response))
 }
 
-/// Returns the services with an instance that the filter selects, each with the tags of these
+/// Returns the services with an instance that both filters select, each with the tags of these
 /// instances. The list of services has no instances: they are read per service, a few at a time.
 async fn selected_services(
     call: &Call<'_>,
-    filter: &mut RowFilter<ServiceNode>,
+    (wanted, filter): (&NodeMeta<'_>, &mut RowFilter<ServiceNode>),
     mut names: impl Iterator<Item = &str>,
     options: ReadOptions,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, Failure> {
@@ -110,7 +115,8 @@ async fn selected_services(
             .expect("a read neither panics nor is cancelled")
             .map_err(|unavailable| Failure::from(unavailable).with_meta(kind))?;
         let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-        for row in filter.select(instances.iter().map(shapes::service_node)).await? {
+        let instances = instances.iter().filter(|instance| wanted.matches(&instance.node));
+        for row in filter.select(instances.map(shapes::service_node)).await? {
             selected.entry(row.service_name).or_default().extend(row.service_tags);
         }
     }

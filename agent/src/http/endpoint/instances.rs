@@ -3,18 +3,18 @@
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
-use super::super::call::{Call, ReadOptions};
+use super::super::call::Call;
 use super::super::fields::{Row, RowFilter};
 use super::super::service_mesh::MeshFields;
 use super::misfit;
 use http::Response;
 use lockmesh_agent_core::registry::sidecar_of;
-use lockmesh_protocol::query::{Answer, Blocking, Instance, Query, Rows};
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
 use lockmesh_protocol::record::{CheckStatus, Node, Service};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The instances that an endpoint lists for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +39,14 @@ pub(super) async fn list<T: Row + Serialize>(
     }
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
-    let answers = match listed {
-        Listed::Connect => with_proxies(call, options).await?,
-        Listed::Own | Listed::Gateways => vec![read(call, call.tail.into(), options).await?],
+    let names = match listed {
+        // Proxies that an earlier version registered are found only by their usual name.
+        Listed::Connect => vec![call.tail.into(), Service::proxies_of(call.tail), sidecar_of(call.tail)],
+        Listed::Own | Listed::Gateways => vec![call.tail.into()],
     };
+    let queries = names.into_iter().map(Query::ServiceInstances).collect();
+    let kind = MetaKind::Effective(options.consistency);
+    let answers = call.read_together(queries, options, Some(kind)).await?;
     let wanted = NodeMeta::of(call);
     let is_wanted = |instance: &&Instance| {
         is_listed(call, listed, &instance.service)
@@ -58,33 +62,8 @@ pub(super) async fn list<T: Row + Serialize>(
         let new = instances.filter(|instance| seen.insert((&instance.service.node, &instance.service.id)));
         shapes.extend(filter.select(new.map(&shape)).await?);
     }
-    let newest = answers.iter().max_by_key(|answer| answer.index).expect("there is one");
     let response = answer::json(&shapes, call.layout());
-    Ok(marked(call, answer::with_meta(response, newest, MetaKind::Effective(options.consistency))))
-}
-
-async fn read(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Arc<Answer>, Failure> {
-    call.read(Query::ServiceInstances(name), options, Some(MetaKind::Effective(options.consistency))).await
-}
-
-/// Reads a service and its proxies.
-async fn with_proxies(call: &Call<'_>, options: ReadOptions) -> Result<Vec<Arc<Answer>>, Failure> {
-    // Proxies that an earlier version registered are found only by their usual name.
-    let names = [call.tail.to_owned(), Service::proxies_of(call.tail), sidecar_of(call.tail)];
-    if let Some(blocking) = options.blocking.filter(Blocking::waits) {
-        let waiting = ReadOptions { blocking: Some(blocking), ..options };
-        let [own, proxies, sidecars] = names.clone().map(|name| read(call, name, waiting));
-        // A change of any ends the wait.
-        tokio::select! {
-            answer = own => answer?,
-            answer = proxies => answer?,
-            answer = sidecars => answer?,
-        };
-    }
-    let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
-    let options = ReadOptions { blocking, ..options };
-    let [own, proxies, sidecars] = names.map(|name| read(call, name, options));
-    Ok(vec![own.await?, proxies.await?, sidecars.await?])
+    Ok(marked(call, answer::with_meta(response, newest(&answers), kind)))
 }
 
 fn is_listed(call: &Call<'_>, listed: Listed, service: &Service) -> bool {
@@ -120,7 +99,13 @@ fn all_pass(instance: &Instance) -> bool {
     instance.checks.iter().all(|check| check.status == CheckStatus::Passing)
 }
 
+/// Returns the answer with the index of answers that were read together.
+pub(super) fn newest(answers: &[Arc<Answer>]) -> &Answer {
+    answers.iter().max_by_key(|answer| answer.index).expect("there is one")
+}
+
 /// A filter on node metadata: `?node-meta=key:value`, all of which must match.
+#[derive(Default)]
 pub(super) struct NodeMeta<'a> {
     pairs: Vec<(&'a str, &'a str)>,
 }
@@ -129,6 +114,23 @@ impl<'a> NodeMeta<'a> {
     pub(super) fn of(call: &'a Call<'_>) -> Self {
         let pairs = call.params.all("node-meta").map(|pair| pair.split_once(':').unwrap_or((pair, "")));
         Self { pairs: pairs.collect() }
+    }
+
+    /// Returns `true` if the request has such a filter.
+    pub(super) fn is_set(&self) -> bool {
+        !self.pairs.is_empty()
+    }
+
+    /// Returns a query whose rows have no nodes, followed by that for the nodes if there is a filter.
+    pub(super) fn queries(&self, query: Query) -> Vec<Query> {
+        [query].into_iter().chain(self.is_set().then_some(Query::Nodes)).collect()
+    }
+
+    /// Returns the folded names of the selected nodes in the answers to these queries; `None` for
+    /// all.
+    pub(super) fn selected(&self, answers: &[Arc<Answer>]) -> Option<BTreeSet<NodeName>> {
+        let Rows::Nodes(nodes) = &answers.get(1)?.rows else { return None };
+        Some(nodes.iter().filter(|node| self.matches(node)).map(|node| node.name.folded()).collect())
     }
 
     pub(super) fn matches(&self, node: &Node) -> bool {
