@@ -420,6 +420,10 @@ impl Quorum for Driver {
         self.handle(Input::ChooseCluster(choice));
     }
 
+    fn set_node_meta(self: Arc<Self>, meta: BTreeMap<String, String>) {
+        self.handle(Input::NodeMeta(meta));
+    }
+
     fn is_registered(&self) -> bool {
         self.lock().client.registration().is_some()
     }

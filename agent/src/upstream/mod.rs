@@ -40,6 +40,7 @@ use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Status, Unavailable};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -231,6 +232,11 @@ impl Upstream {
     /// Applies another choice of this agent's cluster.
     pub fn choose_cluster(&self, choice: ClusterChoice) {
         self.0.clone().choose_cluster(choice);
+    }
+
+    /// Registers this agent's node again with this metadata, once no command is under way.
+    pub fn set_node_meta(&self, meta: BTreeMap<String, String>) {
+        self.0.clone().set_node_meta(meta);
     }
 
     /// Announces a restart of this agent: the servers extend its window once, and the lease carries

@@ -15,6 +15,11 @@ async fn the_agent_says_who_it_is() {
     for part in ["Coord", "Member", "Stats", "Meta", "xDS"] {
         assert!(own[part].is_object(), "{part}: {own}");
     }
+    let meta = json!({"rack": "a", "consul-network-segment": "", "consul-version": "1.2.3"});
+    assert_eq!(own["Meta"], meta);
+    stand.api.identity.meta.replace(&[("zone".into(), "z".into())].into());
+    let meta = json!({"zone": "z", "consul-network-segment": "", "consul-version": "1.2.3"});
+    assert_eq!(stand.get("/v1/agent/self").await.json()["Meta"], meta);
     let members = stand.get("/v1/agent/members").await.json();
     assert_eq!(members.as_array().map(Vec::len), Some(1));
     assert_eq!((&members[0]["Name"], &members[0]["Status"]), (&json!("node-one"), &json!(1)));
