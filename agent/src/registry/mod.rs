@@ -277,6 +277,7 @@ impl Registry {
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
         let mut runs = Runs::default();
         let mut aliased = AliasedNodes::new(self.upstream.clone());
+        let mut leaders = self.upstream.leaders();
         let mut call: Option<Call<'_>> = None;
         let mut input = Some(Input::Tick);
         loop {
@@ -294,6 +295,7 @@ impl Registry {
                 }
                 ran = runs.next() => Some(ran),
                 found = aliased.next() => Some(found),
+                Ok(()) = leaders.changed() => Some(Input::LeaderFound),
                 () = self.sleep_until(wakes_at) => Some(Input::Tick),
                 () = self.changed.notified() => Some(Input::Tick),
                 () = closed(&mut shutdown) => break,

@@ -56,6 +56,8 @@ pub(super) struct Driver {
     runtime: Handle,
     /// The node's lease, which guards rely on.
     lease: watch::Sender<LeaseState>,
+    /// The number of times that a leader was found.
+    leaders: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl Driver {
             node,
             runtime: Handle::current(),
             lease: watch::Sender::default(),
+            leaders: watch::Sender::default(),
         });
         this.handle(Input::Tick);
         tokio::spawn(this.clone().pass_time());
@@ -282,7 +285,10 @@ impl Driver {
 
     fn log(&self, notice: Notice) {
         match notice {
-            Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
+            Notice::LeaderFound(server) => {
+                tracing::info!(%server, "found the leader");
+                self.leaders.send_modify(|count| *count += 1);
+            }
             Notice::LeaderLost => tracing::warn!("lost the leader; no other leader is known"),
             Notice::Registered { registration: Registration { number, generation, .. }, cluster } => {
                 let (agent, generation) = (number.0, generation.0);
@@ -366,6 +372,10 @@ impl Quorum for Driver {
 
     fn lease(&self) -> watch::Receiver<LeaseState> {
         self.lease.subscribe()
+    }
+
+    fn leaders(&self) -> watch::Receiver<u64> {
+        self.leaders.subscribe()
     }
 
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {

@@ -269,6 +269,11 @@ impl Upstream {
         self.0.lease()
     }
 
+    /// Returns the number of times that a leader was found, now and from now on.
+    pub fn leaders(&self) -> watch::Receiver<u64> {
+        self.0.leaders()
+    }
+
     /// Returns `true` if the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
         self.0.is_registered()

@@ -40,6 +40,11 @@ pub trait Quorum: Debug + Send + Sync {
         watch::Sender::default().subscribe()
     }
 
+    /// Returns the number of times that a leader was found; without such a count, a closed channel.
+    fn leaders(&self) -> watch::Receiver<u64> {
+        watch::Sender::default().subscribe()
+    }
+
     /// Checks that a server of this agent's cluster answers at `address`, and adds it to the known
     /// servers; or returns why not.
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {

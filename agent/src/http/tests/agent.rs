@@ -172,7 +172,12 @@ async fn what_is_no_check_is_said() {
     stand.put("/v1/agent/check/update/none", r#"{"Status":"passing"}"#).await.is(404, text);
     stand.put("/v1/agent/check/register", r#"{"TTL":"1s"}"#).await.is(400, "Missing check name");
     let service = r#"{"Name":"a","TTL":"1s","ServiceID":"web"}"#;
-    stand.put("/v1/agent/check/register", service).await.is(404, "ServiceID \"web\" does not exist");
+    let refused = stand.put("/v1/agent/check/register", service).await;
+    assert_eq!(refused.status, 404);
+    assert!(
+        refused.text().starts_with("ServiceID \"web\" does not exist: register the service"),
+        "{refused:?}"
+    );
     stand.get("/v1/agent/checks").await.is(200, "{}");
 }
 
