@@ -10,7 +10,7 @@ use crate::mesh::Member;
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
 use crate::monitor::Monitors;
-use crate::node::{self, NodeIdentity};
+use crate::node::{self, NodeIdentity, NodeMeta};
 use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use crate::registry::Registry;
@@ -19,16 +19,16 @@ use crate::session_watches::SessionWatches;
 use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
 use lockmesh_agent_core::cluster::ClusterChoice;
-use lockmesh_agent_core::quorum_client::tagged_addresses;
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_net::config::Section;
 use lockmesh_net::datagram::DatagramSocket;
 use lockmesh_net::{CertificateLife, Endpoint, Identity, QuicOptions, Role, expiry};
 use lockmesh_protocol::command::AgentRegistration;
-use lockmesh_protocol::id::{LogIndex, NodeName};
-use lockmesh_protocol::record::{Node, Service};
+use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::record::Service;
 use lockmesh_protocol::rpc::Unavailable;
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +63,7 @@ pub struct AgentOptions {
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
-    node: NodeName,
+    identity: node::Identity,
     upstream: Upstream,
     registry: Arc<Registry>,
     has_left: AtomicBool,
@@ -103,30 +103,31 @@ impl Agent {
         let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let mut registration = registration(&config, &node, own_address.ip(), server);
+        let local = node::Identity {
+            node: node.name.clone(),
+            node_id: node.id.clone(),
+            datacenter: config.node.datacenter.clone(),
+            version: VERSION.into(),
+            advertise: own_address.clone(),
+            meta: NodeMeta::from(config.node_meta.clone()),
+            server_rpc: server,
+        };
+        let mut registration = registration(&local);
         registration.incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         registration.port = port;
         let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
         registration.gossip = gossip_port.map(|local| SocketAddr::new(own_address.ip(), local.port()));
         let mut options = upstream_options(&config.upstream, identity, registration);
         options.pin = pin;
-        (options.pins, options.own_address) = (Arc::new(pins), own_address.clone());
+        (options.pins, options.own_address) = (Arc::new(pins), own_address);
         let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
-        let identity = node::Identity {
-            node: node.name.clone(),
-            node_id: node.id,
-            datacenter: config.node.datacenter.clone(),
-            version: VERSION.into(),
-            advertise: own_address,
-            server_rpc: server,
-        };
-        let registry = open_registry(&config, &upstream, &identity)?;
+        let registry = open_registry(&config, &upstream, &local)?;
         let limits = limits(&config.http, &config.session, open_files);
         let (shutdown, stopping) = watch::channel(false);
-        let (events, questions) = join_mesh(datagrams, node.name.clone(), &upstream, &stopping);
+        let (events, questions) = join_mesh(datagrams, node.name, &upstream, &stopping);
         // It ends with the upstream, which closes the endpoint.
         tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
-        let api = Api::new(upstream.clone(), identity, limits, Arc::clone(&registry))
+        let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry))
             .with_scripts(config.registry.scripts)
             .with_events(Arc::clone(&events))
             .with_reload(reload)
@@ -138,9 +139,9 @@ impl Agent {
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
-        let (node, has_left) = (node.name, AtomicBool::new(false));
+        let has_left = AtomicBool::new(false);
         Ok(Self {
-            node,
+            identity: local,
             upstream,
             registry,
             has_left,
@@ -205,6 +206,12 @@ impl Agent {
         Ok(())
     }
 
+    /// Replaces the configured metadata of its node. The node is registered again under its lease.
+    pub fn set_node_meta(&self, configured: &BTreeMap<String, String>) {
+        self.identity.meta.replace(configured);
+        self.upstream.set_node_meta(self.identity.node_meta());
+    }
+
     /// Removes its node from the cluster: the node is deregistered, and its sessions end. The agent
     /// cannot serve afterwards and must be stopped.
     ///
@@ -214,12 +221,13 @@ impl Agent {
     pub async fn leave(&self) -> Result<(), Unavailable> {
         // A check written after the node has left would bring the node back.
         let mut is_silent = self.registry.silence().await;
-        let outcome = self.upstream.leave(&self.node).await;
+        let node = &self.identity.node;
+        let outcome = self.upstream.leave(node).await;
         *is_silent = outcome.is_ok();
         self.has_left.store(outcome.is_ok(), Ordering::Relaxed);
         match &outcome {
-            Ok(()) => tracing::info!(node = %self.node, "this node left the cluster: stopping"),
-            Err(reason) => tracing::error!(node = %self.node, %reason, "this node cannot leave the cluster"),
+            Ok(()) => tracing::info!(%node, "this node left the cluster: stopping"),
+            Err(reason) => tracing::error!(%node, %reason, "this node cannot leave the cluster"),
         }
         outcome
     }
@@ -367,34 +375,17 @@ fn open_registry(
     Ok(registry)
 }
 
-fn registration(
-    config: &AgentConfig,
-    node: &NodeIdentity,
-    advertise: IpAddr,
-    server: Option<SocketAddr>,
-) -> AgentRegistration {
-    // The metadata that Consul's agents report about themselves.
-    let meta = [("consul-network-segment", ""), ("consul-version", VERSION)];
-    let record = Node {
-        name: node.name.clone(),
-        id: node.id.clone(),
-        address: advertise.to_string(),
-        datacenter: config.node.datacenter.clone(),
-        tagged_addresses: tagged_addresses(advertise),
-        meta: meta.map(|(key, value)| (key.into(), value.into())).into(),
-        create_index: LogIndex(0),
-        modify_index: LogIndex(0),
-    };
+fn registration(identity: &node::Identity) -> AgentRegistration {
     AgentRegistration {
-        services: server.map(|rpc| server_service(node, rpc)).into_iter().collect(),
+        services: identity.server_rpc.map(|rpc| server_service(&identity.node, rpc)).into_iter().collect(),
         version: VERSION.into(),
-        ..AgentRegistration::of(record)
+        ..AgentRegistration::of(identity.record())
     }
 }
 
 /// Lists the server in the catalog under the name that Consul's tools look for.
-fn server_service(node: &NodeIdentity, rpc: SocketAddr) -> Service {
-    Service { port: rpc.port(), ..Service::of(node.name.clone(), "consul".into(), "consul") }
+fn server_service(node: &NodeName, rpc: SocketAddr) -> Service {
+    Service { port: rpc.port(), ..Service::of(node.clone(), "consul".into(), "consul") }
 }
 
 #[cfg(test)]

@@ -1,15 +1,19 @@
 //! The identity of this machine: its node's name, and its permanent UUID.
 
 use crate::own_address::OwnAddress;
+use lockmesh_agent_core::quorum_client::tagged_addresses;
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::files::FileError;
 use lockmesh_net::private;
 use lockmesh_net::random;
 use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::record::Node;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The file in the data directory that keeps the UUID.
 pub const FILE: &str = "node-id";
@@ -46,7 +50,7 @@ pub enum NodeError {
 }
 
 /// The identity of this agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Identity {
     /// Its node's name.
     pub node: NodeName,
@@ -58,8 +62,53 @@ pub struct Identity {
     pub version: String,
     /// The address under which others reach this machine.
     pub advertise: OwnAddress,
+    /// The configured metadata of its node.
+    pub meta: NodeMeta,
     /// The address of the server in this process, if there is one.
     pub server_rpc: Option<SocketAddr>,
+}
+
+/// The configured metadata of the node, shared by all parts of the agent. A reload replaces it.
+#[derive(Clone, Debug, Default)]
+pub struct NodeMeta(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl NodeMeta {
+    /// Replaces the metadata.
+    pub fn replace(&self, configured: &BTreeMap<String, String>) {
+        self.pairs().clone_from(configured);
+    }
+
+    fn pairs(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl From<BTreeMap<String, String>> for NodeMeta {
+    fn from(configured: BTreeMap<String, String>) -> Self {
+        Self(Arc::new(Mutex::new(configured)))
+    }
+}
+
+impl Identity {
+    /// Returns the metadata of the node: the configured pairs, and those that Consul's agents report
+    /// about themselves.
+    pub fn node_meta(&self) -> BTreeMap<String, String> {
+        let mut meta = self.meta.pairs().clone();
+        meta.insert("consul-network-segment".into(), String::new());
+        meta.insert("consul-version".into(), self.version.clone());
+        meta
+    }
+
+    /// Returns the node for the catalog.
+    pub fn record(&self) -> Node {
+        let address = self.advertise.ip();
+        Node {
+            datacenter: self.datacenter.clone(),
+            tagged_addresses: tagged_addresses(address),
+            meta: self.node_meta(),
+            ..Node::of(self.node.clone(), self.node_id.clone(), &address.to_string())
+        }
+    }
 }
 
 impl NodeIdentity {

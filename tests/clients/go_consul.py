@@ -19,7 +19,6 @@ PATTERN = f"^(TestAPI_({TESTS})|TestAgentService)"
 ACL = "not supported: ACLs"
 CONNECT = "not supported: the service mesh with its certificates and proxies"
 ENTRIES = "not supported: configuration entries, which gateways need"
-NODE_META = "not supported: metadata of the agent's own node"
 NEWER = "newer than Consul 1.8.7:"
 
 # The tests that fail, and the reasons.
@@ -31,10 +30,6 @@ EXPECTED = {
     "TestAPI_CatalogGatewayServices_Ingress": ENTRIES,
     "TestAPI_CatalogGatewayServices_Terminating": ENTRIES,
     "TestAPI_HealthIngress": ENTRIES,
-    "TestAPI_CatalogNodes_MetaFilter": NODE_META,
-    "TestAPI_CatalogServices_NodeMetaFilter": NODE_META,
-    "TestAPI_CatalogService_NodeMetaFilter": NODE_META,
-    "TestAPI_HealthService_NodeMetaFilter": NODE_META,
     "TestAPI_AgentChecks_Docker": "not supported: checks in a container of Docker",
     "TestAPI_AgentMonitor": "not supported: streamed logs",
     "TestAPI_AgentMonitorJSON": "not supported: streamed logs",
@@ -58,6 +53,8 @@ def consul(arguments):
     command = [os.environ["LOCKMESH"], "dev", "--http", f"127.0.0.1:{config['ports']['http']}"]
     command += ["--node", config["node_name"], "--node-id", config["node_id"], "--data-dir", config["data_dir"]]
     command += ["--datacenter", config.get("datacenter", "dc1")]
+    for key, value in config.get("node_meta", {}).items():
+        command += ["--node-meta", f"{key}={value}"]
     socket = config["addresses"].get("http", "")
     if socket.startswith("unix://"):
         command += ["--socket", socket.removeprefix("unix://")]

@@ -40,6 +40,9 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
         if (&config.services, &config.checks) != (&before.services, &before.checks) {
             agent.configure(config).map_err(|error| error.to_string())?;
         }
+        if config.node_meta != before.node_meta {
+            agent.set_node_meta(&config.node_meta);
+        }
         if config.upstream.cluster() != before.upstream.cluster() {
             agent.choose_cluster(config.upstream.cluster());
         }

@@ -23,6 +23,7 @@ use lockmesh_protocol::duration;
 use lockmesh_protocol::host_port::{Host, HostPort};
 use lockmesh_protocol::lease::HealthWindow;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +56,8 @@ sections! {
         services: Vec<Value> = Vec::new();
         /// Health checks of this host, with the fields of Consul's check definitions.
         checks: Vec<Value> as "value::definitions" = Vec::new();
+        /// Metadata of this node: at most 64 pairs, with the rules of a service's metadata.
+        node_meta: BTreeMap<String, String> = BTreeMap::new(), by check_node_meta;
         /// The agent's role in the mesh.
         gossip: GossipConfig;
         /// The identity of this machine.
@@ -263,6 +266,17 @@ fn check_advertise(advertise: &Option<Host>, key: &str) -> Result<(), ConfigErro
         }
         _ => Ok(()),
     }
+}
+
+fn check_node_meta(meta: &BTreeMap<String, String>, key: &str) -> Result<(), ConfigError> {
+    let (pairs, in_key, in_value) = definitions::MAX_META;
+    definitions::check_meta(meta).map_err(|reason| {
+        let rule = format!(
+            "use at most {pairs} pairs, keys of up to {in_key} letters, digits, `-` and `_`, and values of up to \
+             {in_value} bytes"
+        );
+        ConfigError::new(key, format!("cannot be used: {reason}; {rule}"))
+    })
 }
 
 impl HttpConfig {

@@ -161,6 +161,7 @@ pub static OPTIONS: &[Row] = &[
     row(&["agent -pid-file"], "file with the process number", Here("`--set pid_file=FILE`")),
     row(&["agent -node"], "name of the node", Here("`--set node.name=NAME`")),
     row(&["agent -node-id"], "UUID of the node", Here("`--set node.id=UUID`")),
+    row(&["agent -node-meta"], "metadata of the node", Here("`--set node_meta=KEY=VALUE,…` of an agent")),
     row(
         &["agent -bind", "agent -server-port"],
         "address for the cluster",
@@ -464,7 +465,7 @@ pub static KEYS: &[Row] = &[
         "Consul Enterprise",
         NO_ENTERPRISE,
     ),
-    row(&["node_meta"], "metadata of the node", Absent("remove it: the node of an agent has no metadata")),
+    row(&["node_meta"], "metadata of the node", Here("`node_meta` of an agent")),
     row(
         &[
             "http_config",

@@ -13,7 +13,7 @@ mod check;
 mod service;
 
 pub use check::{parse_check, parse_check_registration};
-pub use service::{configured, parse_service_registration, tagged_addresses};
+pub use service::{MAX_META, check_meta, configured, parse_service_registration, tagged_addresses};
 
 use crate::http::go::duration::parse;
 use crate::http::go::json::{JsonError, Object};

@@ -29,7 +29,7 @@ const FIELDS: &[&str] = &[
 /// The id of the servers' own service.
 const SERVERS: &str = "consul";
 /// The maximum number of pairs in the metadata, and the sizes of a key and a value.
-const MAX_META: (usize, usize, usize) = (64, 128, 512);
+pub const MAX_META: (usize, usize, usize) = (64, 128, 512);
 
 /// Parses the body of a service's registration.
 ///
@@ -241,7 +241,11 @@ fn checked_weights(weights: Option<(i64, i64)>) -> Result<(u32, u32), &'static s
     }
 }
 
-fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), String> {
+/// Checks the metadata of a service or a node.
+///
+/// # Errors
+/// The pair that has to be changed, and the reason, in Consul's words.
+pub fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), String> {
     let (max_pairs, max_key, max_value) = MAX_META;
     if meta.len() > max_pairs {
         return Err(format!("Node metadata cannot contain more than {max_pairs} key/value pairs"));

@@ -13,16 +13,21 @@ use crate::upstream::parts::{OpenView, Part};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use lockmesh_client::shape::json::{Layout, render, render_array};
-use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 /// The number of rows above which a list is rendered on another thread, because it would block the
 /// shared thread too long.
 const LONG_LIST: usize = 512;
+
+/// The maximum number of parts of a list that is held as a whole, about 64 MiB.
+const MAX_PARTS: usize = 256;
 
 /// Rows as one JSON value, whose innermost brackets hold the items.
 #[derive(Debug)]
@@ -116,6 +121,44 @@ impl Call<'_> {
         read.map_err(|unavailable| Self::failure(unavailable, meta))
     }
 
+    /// Reads several lists; a change of any ends a wait. The newest index of the answers is that of
+    /// all: they have every change up to it.
+    pub(super) async fn read_together(
+        &self,
+        queries: Vec<Query>,
+        options: ReadOptions,
+        meta: Option<MetaKind>,
+    ) -> Result<Vec<Part>, Failure> {
+        let ReadOptions { consistency, mut blocking } = options;
+        if let [only] = &queries[..] {
+            return Ok(vec![self.read_list(only.clone(), options, meta).await?]);
+        }
+        if blocking.as_ref().is_some_and(Blocking::waits) {
+            let _blocked = crate::metrics::BlockedWatcher::begin();
+            let mut reads = JoinSet::new();
+            for query in queries.iter().cloned() {
+                let (upstream, read) = (self.api.upstream.clone(), Read { query, consistency, blocking });
+                reads.spawn(async move { upstream.read_any(read).await });
+            }
+            let first = reads.join_next().await.expect("there are several");
+            let first = first.expect("a read neither panics nor is cancelled");
+            first.map_err(|unavailable| Self::failure(unavailable, meta))?;
+        }
+        blocking = blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
+        let options = ReadOptions { consistency, blocking };
+        let mut parts = VecDeque::new();
+        for (place, query) in queries.iter().enumerate() {
+            parts.push_back((place, self.read_list(query.clone(), options, meta).await?));
+        }
+        // An answer may lack a change with a lower index than that of a later answer.
+        while parts.iter().any(|(_, part)| part.answer.index > parts[0].1.answer.index) {
+            let (place, _) = parts.pop_front().expect("there are several");
+            parts.push_back((place, self.read_list(queries[place].clone(), options, meta).await?));
+        }
+        parts.make_contiguous().sort_by_key(|(place, _)| *place);
+        Ok(parts.into_iter().map(|(_, part)| part).collect())
+    }
+
     /// Responds with a list of sessions, locks or losses of any size.
     pub(super) async fn list(
         &self,
@@ -163,6 +206,48 @@ impl Listing {
         };
         Ok(answer::with_meta(answer::json_bytes(StatusCode::OK, body), &newest, meta))
     }
+}
+
+/// Reads all answers, of which there is at least one, to their ends, and appends their rows. The
+/// result has the index of the newest.
+pub(super) async fn joined(answers: Vec<Part>) -> Result<Answer, Failure> {
+    let mut joined: Option<Answer> = None;
+    let mut parts = 0;
+    for first in answers {
+        let mut next = Some(first);
+        while let Some(Part { answer, rest }) = next {
+            parts += 1;
+            if parts > MAX_PARTS {
+                return Err(too_long());
+            }
+            let answer = Arc::unwrap_or_clone(answer);
+            joined = Some(match joined.take() {
+                None => answer,
+                Some(before) => appended(before, answer),
+            });
+            next = Part::behind(rest).await?;
+        }
+    }
+    Ok(joined.expect("there is an answer"))
+}
+
+fn appended(before: Answer, mut answer: Answer) -> Answer {
+    let mut rows = before.rows;
+    match (&mut rows, &mut answer.rows) {
+        (Rows::Nodes(rows), Rows::Nodes(more)) => rows.append(more),
+        (Rows::Checks(rows), Rows::Checks(more)) => rows.append(more),
+        (Rows::Instances(rows), Rows::Instances(more)) => rows.append(more),
+        _ => {}
+    }
+    match answer.index > before.index {
+        true => Answer { rows, ..answer },
+        false => Answer { rows, ..before },
+    }
+}
+
+fn too_long() -> Failure {
+    let text = "this request needs more than 64 MiB as a whole: ask for one service, or leave out ?near= and ?node-meta=";
+    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
 /// The pieces of a list, which are read and rendered one after the other.

@@ -7,18 +7,15 @@
 
 use super::answer::Failure;
 use super::call::{Call, ReadOptions};
+use super::listing::joined;
 use crate::upstream::parts::Part;
-use http::StatusCode;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
+use lockmesh_protocol::query::{Instance, Query, Rows};
 use lockmesh_protocol::record::{Check, Coordinate, Node};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The maximum number of parts of a list that is sorted, about 64 MiB: it is held as a whole.
-const MAX_PARTS: usize = 256;
 
 /// A row that belongs to a node.
 pub(super) trait OfNode {
@@ -74,48 +71,6 @@ pub(super) async fn sorted_as_requested(
 
 fn is_of_nodes(rows: &Rows) -> bool {
     matches!(rows, Rows::Nodes(_) | Rows::Checks(_) | Rows::Instances(_))
-}
-
-/// Reads all answers, of which there is at least one, to their ends, and appends their rows. The
-/// result has the index of the newest.
-pub(super) async fn joined(answers: Vec<Part>) -> Result<Answer, Failure> {
-    let mut joined: Option<Answer> = None;
-    let mut parts = 0;
-    for first in answers {
-        let mut next = Some(first);
-        while let Some(Part { answer, rest }) = next {
-            parts += 1;
-            if parts > MAX_PARTS {
-                return Err(too_long());
-            }
-            let answer = Arc::unwrap_or_clone(answer);
-            joined = Some(match joined.take() {
-                None => answer,
-                Some(before) => appended(before, answer),
-            });
-            next = Part::behind(rest).await?;
-        }
-    }
-    Ok(joined.expect("there is an answer"))
-}
-
-fn appended(before: Answer, mut answer: Answer) -> Answer {
-    let mut rows = before.rows;
-    match (&mut rows, &mut answer.rows) {
-        (Rows::Nodes(rows), Rows::Nodes(more)) => rows.append(more),
-        (Rows::Checks(rows), Rows::Checks(more)) => rows.append(more),
-        (Rows::Instances(rows), Rows::Instances(more)) => rows.append(more),
-        _ => {}
-    }
-    match answer.index > before.index {
-        true => Answer { rows, ..answer },
-        false => Answer { rows, ..before },
-    }
-}
-
-fn too_long() -> Failure {
-    let text = "a list of more than 64 MiB is not sorted: list one service, or leave out ?near=";
-    Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
 /// Returns the node to start from: `_agent` is the agent's own, `_ip` that of the client's address,

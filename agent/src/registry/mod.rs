@@ -29,7 +29,7 @@ use lockmesh_protocol::command::{Command, Deregistration, Registration};
 use lockmesh_protocol::duration::format as format_duration;
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
-use lockmesh_protocol::record::{Check, CheckStatus, Node, Service};
+use lockmesh_protocol::record::{Check, CheckStatus, Service};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
@@ -277,6 +277,7 @@ impl Registry {
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
         let mut runs = Runs::default();
         let mut aliased = AliasedNodes::new(self.upstream.clone());
+        let mut leaders = self.upstream.leaders();
         let mut call: Option<Call<'_>> = None;
         let mut input = Some(Input::Tick);
         loop {
@@ -294,6 +295,7 @@ impl Registry {
                 }
                 ran = runs.next() => Some(ran),
                 found = aliased.next() => Some(found),
+                Ok(()) = leaders.changed() => Some(Input::LeaderFound),
                 () = self.sleep_until(wakes_at) => Some(Input::Tick),
                 () = self.changed.notified() => Some(Input::Tick),
                 () = closed(&mut shutdown) => break,
@@ -331,7 +333,7 @@ impl Registry {
         let node = self.identity.node.clone();
         match order {
             Order::Register(service, checks) => {
-                let (node, skip_node_update) = (self.own_node(), true);
+                let (node, skip_node_update) = (self.identity.record(), true);
                 let registration = Registration { node, skip_node_update, service, checks };
                 Input::Written(self.write(Command::Register(registration)).await)
             }
@@ -417,13 +419,6 @@ impl Registry {
         }
     }
 
-    /// Returns this agent's node, for a catalog that lacks it.
-    fn own_node(&self) -> Node {
-        let Identity { node, node_id, datacenter, advertise, .. } = &self.identity;
-        let address = advertise.ip().to_string();
-        Node { datacenter: datacenter.clone(), ..Node::of(node.clone(), node_id.clone(), &address) }
-    }
-
     fn now(&self) -> Time {
         Time(0) + self.began.elapsed()
     }
@@ -498,6 +493,7 @@ async fn closed(shutdown: &mut watch::Receiver<bool>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::NodeMeta;
     use crate::own_address::OwnAddress;
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
@@ -527,6 +523,7 @@ mod tests {
             datacenter: "dc1".into(),
             version: String::new(),
             advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
+            meta: NodeMeta::default(),
             server_rpc: None,
         }
     }

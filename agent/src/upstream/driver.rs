@@ -56,6 +56,8 @@ pub(super) struct Driver {
     runtime: Handle,
     /// The node's lease, which guards rely on.
     lease: watch::Sender<LeaseState>,
+    /// The number of times that a leader was found.
+    leaders: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl Driver {
             node,
             runtime: Handle::current(),
             lease: watch::Sender::default(),
+            leaders: watch::Sender::default(),
         });
         this.handle(Input::Tick);
         tokio::spawn(this.clone().pass_time());
@@ -282,7 +285,10 @@ impl Driver {
 
     fn log(&self, notice: Notice) {
         match notice {
-            Notice::LeaderFound(server) => tracing::info!(%server, "found the leader"),
+            Notice::LeaderFound(server) => {
+                tracing::info!(%server, "found the leader");
+                self.leaders.send_modify(|count| *count += 1);
+            }
             Notice::LeaderLost => tracing::warn!("lost the leader; no other leader is known"),
             Notice::Registered { registration: Registration { number, generation, .. }, cluster } => {
                 let (agent, generation) = (number.0, generation.0);
@@ -368,6 +374,10 @@ impl Quorum for Driver {
         self.lease.subscribe()
     }
 
+    fn leaders(&self) -> watch::Receiver<u64> {
+        self.leaders.subscribe()
+    }
+
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
         Box::pin(async move {
             let mut client = self.connect(&address).await?;
@@ -418,6 +428,10 @@ impl Quorum for Driver {
     fn choose_cluster(self: Arc<Self>, choice: ClusterChoice) {
         warn_of_any(&choice);
         self.handle(Input::ChooseCluster(choice));
+    }
+
+    fn set_node_meta(self: Arc<Self>, meta: BTreeMap<String, String>) {
+        self.handle(Input::NodeMeta(meta));
     }
 
     fn is_registered(&self) -> bool {

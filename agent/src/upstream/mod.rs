@@ -42,6 +42,7 @@ use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Status, Unavailable};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -235,6 +236,11 @@ impl Upstream {
         self.0.clone().choose_cluster(choice);
     }
 
+    /// Registers this agent's node again with this metadata, once no command is under way.
+    pub fn set_node_meta(&self, meta: BTreeMap<String, String>) {
+        self.0.clone().set_node_meta(meta);
+    }
+
     /// Announces a restart of this agent: the servers extend its window once, and the lease carries
     /// the time until which that is certain. Without a reply in time, the normal window must be
     /// assumed.
@@ -263,6 +269,11 @@ impl Upstream {
     /// Returns the node's lease, now and from now on. Its times are those of `CLOCK_BOOTTIME`.
     pub fn lease(&self) -> watch::Receiver<LeaseState> {
         self.0.lease()
+    }
+
+    /// Returns the number of times that a leader was found, now and from now on.
+    pub fn leaders(&self) -> watch::Receiver<u64> {
+        self.0.leaders()
     }
 
     /// Returns `true` if the agent has registered since it started.

@@ -7,6 +7,7 @@ use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,6 +40,11 @@ pub trait Quorum: Debug + Send + Sync {
         watch::Sender::default().subscribe()
     }
 
+    /// Returns the number of times that a leader was found; without such a count, a closed channel.
+    fn leaders(&self) -> watch::Receiver<u64> {
+        watch::Sender::default().subscribe()
+    }
+
     /// Checks that a server of this agent's cluster answers at `address`, and adds it to the known
     /// servers; or returns why not.
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
@@ -68,6 +74,9 @@ pub trait Quorum: Debug + Send + Sync {
 
     /// Applies a configuration that selects another cluster, or none.
     fn choose_cluster(self: Arc<Self>, _choice: ClusterChoice) {}
+
+    /// Registers the agent's node with this metadata.
+    fn set_node_meta(self: Arc<Self>, _meta: BTreeMap<String, String>) {}
 
     /// Returns `true` if the agent has registered since it started.
     fn is_registered(&self) -> bool {

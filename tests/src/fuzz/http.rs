@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use lockmesh_agent::definitions;
 use lockmesh_agent::http::go::{json, path, query};
 use lockmesh_agent::http::{Api, Body, HttpLimits, Peer, archive, endpoint, router};
-use lockmesh_agent::node::Identity;
+use lockmesh_agent::node::{Identity, NodeMeta};
 use lockmesh_agent::own_address::OwnAddress;
 use lockmesh_agent::registry::Registry;
 use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
@@ -236,6 +236,7 @@ fn api(upstream: Upstream) -> Api {
         datacenter: "dc1".into(),
         version: "0.0.0".into(),
         advertise: OwnAddress::fixed(Ipv4Addr::LOCALHOST.into()),
+        meta: NodeMeta::default(),
         server_rpc: None,
     };
     let registry = Registry::in_memory(upstream.clone(), identity.clone(), Limits::default());

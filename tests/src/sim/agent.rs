@@ -540,6 +540,7 @@ impl Agent {
             Notice::LeaderFound(address) => {
                 self.leader = stage.addresses.get(&address).copied();
                 self.see(stage, judge, AgentEvent::Leader(Some(&address)));
+                self.checks_find_leader(stage, judge);
             }
             Notice::LeaderLost => {
                 self.leader = None;

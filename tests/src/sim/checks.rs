@@ -294,6 +294,11 @@ impl Agent {
         self.wake_checks_later(stage);
     }
 
+    /// The agent found a leader.
+    pub(super) fn checks_find_leader(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        self.check_input(stage, judge, Input::LeaderFound);
+    }
+
     fn check_call(&self, order: Order) -> LocalCall {
         let node = self.node();
         let deregister = |service, check| {

@@ -2,8 +2,10 @@
 //! on SIGHUP and on request; broken ones are rejected, and the previous ones stay in use.
 
 use lockmesh_tests::dev::Dev;
+use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::{Process, run};
+use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -159,8 +161,36 @@ fn server_and_agent_read_again_on_sighup() {
     agent.says("web-1/agent.pem is in use for new connections");
     client.set("still", "served");
 
+    let session = client.session();
+    let meta = |pairs: &str| format!("node_meta = {{ {pairs} }}\n{reach}");
+    for (pairs, shown) in [
+        ("rack = \"r1\", zone = \"a\"", json!({"rack": "r1", "zone": "a"})),
+        ("rack = \"r2\"", json!({"rack": "r2"})),
+        ("", json!({})),
+    ] {
+        fleet.config("agent", "web-1", "debug", &meta(pairs));
+        agent.signal("HUP");
+        wait_until(|| {
+            let node = client.get("/v1/catalog/node/web-1").expect(200).json()["Node"]["Meta"].clone();
+            without_own(node) == shown
+        });
+        let own = client.get("/v1/agent/self").expect(200).json()["Meta"].clone();
+        assert_eq!(without_own(own), shown);
+    }
+    agent.says("reloaded: node_meta is in use");
+    fleet.config("agent", "web-1", "debug", &meta("consul-rack = \"r1\""));
+    client.put("/v1/agent/reload", "").expect_text(500, "Key prefix 'consul-' is reserved");
+    assert!(client.session_info(&session).is_some());
+
     agent.signal("TERM");
     assert_eq!(agent.ends(), 0);
     server.signal("TERM");
     assert_eq!(server.ends(), 0);
+}
+
+/// Returns a node's metadata without the pairs that each agent reports.
+fn without_own(mut meta: Value) -> Value {
+    let pairs = meta.as_object_mut().expect("it is an object");
+    assert!(pairs.remove("consul-network-segment").is_some() && pairs.remove("consul-version").is_some());
+    meta
 }

@@ -1,4 +1,4 @@
-//! `lockmesh reload`: the agent reads its certificate and its log level again.
+//! `lockmesh reload`: the agent reads again what may change while it runs.
 
 use super::context::Context;
 use super::error::CliError;

@@ -26,6 +26,9 @@ pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 /// The keys whose values are lists of definitions.
 const DEFINITIONS: [&str; 2] = ["services", "checks"];
 
+/// The keys whose values are tables of any keys with texts.
+const MAPS: [&str; 1] = ["node_meta"];
+
 /// The configuration of a role.
 pub trait Role: Clone + Default + Section + Serialize + DeserializeOwned {
     /// Its certificate.
@@ -35,7 +38,7 @@ pub trait Role: Clone + Default + Section + Serialize + DeserializeOwned {
     fn log(&self) -> &LogConfig;
 
     /// Takes over what may change while the process runs: where the certificate is, the log's
-    /// level, and the cluster, services and checks of an agent.
+    /// level, and the cluster, services, checks and metadata of an agent.
     fn take_reloadable(&mut self, from: &Self);
 }
 
@@ -64,6 +67,7 @@ role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
     this.upstream.cluster_id.clone_from(&from.upstream.cluster_id);
     this.services.clone_from(&from.services);
     this.checks.clone_from(&from.checks);
+    this.node_meta.clone_from(&from.node_meta);
 });
 role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
 
@@ -223,7 +227,9 @@ fn keys(table: &DeTable<'_>, prefix: &str, text: &str, found: &mut Vec<Key>) {
     for (name, value) in table.iter() {
         let path = format!("{prefix}{}", name.get_ref());
         match value.get_ref() {
-            DeValue::Table(inner) if !inner.is_empty() => keys(inner, &format!("{path}."), text, found),
+            DeValue::Table(inner) if !inner.is_empty() && !MAPS.contains(&path.as_str()) => {
+                keys(inner, &format!("{path}."), text, found)
+            }
             _ => {
                 found.push(Key { path, line: line_at(text, name.span().start) });
             }
@@ -289,10 +295,20 @@ fn set<T: Role>(
         Value::Array(_) => Value::Array(
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Value::from).collect(),
         ),
+        Value::Table(_) => Value::Table(pairs(text).map_err(failed)?),
         _ => Value::from(text),
     };
     // One setting at a time, so that the error names the one that is wrong.
     deserialize::<T>(table.clone(), origin).map(|_| ())
+}
+
+/// The pairs of a table, as `rack=r1,zone=a`.
+fn pairs(text: &str) -> Result<Table, String> {
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((key, value)) => Ok((key.trim().to_owned(), Value::from(value.trim()))),
+        None => Err(format!("{pair:?} is not a pair: write key=value, with a comma between pairs")),
+    };
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(pair).collect()
 }
 
 fn deserialize<T: Role>(table: Table, origin: &str) -> Result<T, LoadError> {
@@ -303,7 +319,9 @@ fn deserialize<T: Role>(table: Table, origin: &str) -> Result<T, LoadError> {
 /// The paths of all keys, as `http.tcp`.
 fn paths(table: &Table) -> Vec<String> {
     let below = |(key, value): (&String, &Value)| match value {
-        Value::Table(inner) => paths(inner).into_iter().map(|path| format!("{key}.{path}")).collect(),
+        Value::Table(inner) if !MAPS.contains(&key.as_str()) => {
+            paths(inner).into_iter().map(|path| format!("{key}.{path}")).collect()
+        }
         _ => vec![key.clone()],
     };
     table.iter().flat_map(below).collect()
@@ -356,7 +374,7 @@ mod tests {
         assert_eq!(config, T::default());
         let table: Table = sample.parse().expect("the sample is TOML");
         let mut known = paths(&table_of(&T::default()));
-        known.retain(|path| !DEFINITIONS.contains(&path.as_str()));
+        known.retain(|path| !DEFINITIONS.iter().chain(&MAPS).any(|example| path == example));
         assert_eq!(paths(&table), known, "the sample has every key with one value");
     }
 
@@ -443,6 +461,7 @@ mod tests {
         let counts =
             (configured.services.len(), configured.services[0].checks.len(), configured.checks.len());
         assert_eq!(counts, (1, 1, 1), "{text}");
+        assert_eq!(config.node_meta, [("rack".to_owned(), "r1".to_owned())].into());
         assert_eq!(load_agent(&text_of(&config), &[], &[]).expect("it is good"), config);
     }
 
@@ -464,6 +483,38 @@ mod tests {
         assert!(earlier.contains("are in `[registry]`"), "{earlier}");
         let wrong = complaint("", &[("LOCKMESH_CONFIG_SERVICES", "web")], &[]);
         assert!(wrong.ends_with("define services in the configuration file, as `[[services]]`"), "{wrong}");
+    }
+
+    #[test]
+    fn the_metadata_of_a_node_is_a_table_or_a_list_of_pairs() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let file = "[node_meta]\nrack = \"r1\"\n\"a.b\" = \"1\"\n";
+        let refused = complaint(file, &[], &[]);
+        assert!(
+            refused.contains("`node_meta` cannot be used: ") && refused.contains("('a.b', '1')"),
+            "{refused}"
+        );
+        let file = "node_meta = { rack = \"r1\", zone = \"x, y\" }\n";
+        let config = load_agent(file, &[], &[]).expect("it is good");
+        assert_eq!(config.node_meta, [pair("rack", "r1"), pair("zone", "x, y")].into());
+        assert_eq!(load_agent(&text_of(&config), &[], &[]).expect("it is good"), config);
+        assert_eq!(differences(&config, &AgentConfig::default()), ["node_meta"]);
+        let environment = [("LOCKMESH_CONFIG_NODE_META", "rack=r2, url=a=b")];
+        let config = load_agent(file, &environment, &[]).expect("it is good");
+        assert_eq!(config.node_meta, [pair("rack", "r2"), pair("url", "a=b")].into(), "all are replaced");
+        let config = load_agent(file, &environment, &["node_meta="]).expect("it is good");
+        assert!(config.node_meta.is_empty());
+        let refused = complaint("", &[], &["node_meta=rack"]);
+        assert!(
+            refused.ends_with("\"rack\" is not a pair: write key=value, with a comma between pairs"),
+            "{refused}"
+        );
+        let refused = complaint("", &[], &["node_meta=consul-x=1"]);
+        assert!(
+            refused.contains("Key prefix 'consul-' is reserved") && refused.contains("; use at most 64"),
+            "{refused}"
+        );
+        assert!(complaint("[node_meta]\nrack = 1\n", &[], &[]).contains("line 2"));
     }
 
     #[test]

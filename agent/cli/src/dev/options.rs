@@ -2,6 +2,7 @@
 
 use lockmesh_agent::config::HttpConfig;
 use lockmesh_net::config::{LogFormat, NodeConfig};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +20,8 @@ pub struct DevOptions {
     pub data_dir: Option<PathBuf>,
     /// The identity of this node.
     pub node: NodeConfig,
+    /// The metadata of this node.
+    pub node_meta: BTreeMap<String, String>,
     /// The shortest TTL that a session may ask for.
     pub session_ttl_min: Duration,
     /// The number of servers with their own processes; `None` for one server in this process.
@@ -38,6 +41,7 @@ impl Default for DevOptions {
             socket: None,
             data_dir: None,
             node: NodeConfig::default(),
+            node_meta: BTreeMap::new(),
             session_ttl_min: HttpConfig::default().session_ttl_min,
             servers: None,
             nodes: None,

@@ -77,7 +77,8 @@ pub(super) fn agent_config(options: &DevOptions, folder: &Path, upstream: Upstre
         session_ttl_min: options.session_ttl_min,
         ..HttpConfig::default()
     };
-    loopback_agent(folder.join("agent"), options.node.clone(), http, upstream)
+    let agent = loopback_agent(folder.join("agent"), options.node.clone(), http, upstream);
+    AgentConfig { node_meta: options.node_meta.clone(), ..agent }
 }
 
 /// The servers of this command and their cluster, of which its agents never follow another one.

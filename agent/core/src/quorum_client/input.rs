@@ -7,6 +7,7 @@ use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{CallId, Request, Response};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The id of an attempt to connect and of the resulting connection; never reused.
@@ -53,6 +54,8 @@ pub enum Input {
     AddServer(String),
     /// The address at which others reach this agent has changed.
     OwnAddress(IpAddr),
+    /// The metadata of this agent's node has changed.
+    NodeMeta(BTreeMap<String, String>),
     /// The configuration selects another cluster, or none.
     ChooseCluster(ClusterChoice),
     /// Blocking reads and lock waits are answered with the current state, now and from now on.

@@ -272,6 +272,7 @@ impl QuorumClient {
             Input::Stay { may_have_left } => self.registrar.stay(may_have_left),
             Input::AddServer(address) => routes.tracker_mut().add_server(&address),
             Input::OwnAddress(address) => self.registrar.own_address_changed(address),
+            Input::NodeMeta(meta) => self.registrar.node_meta_changed(meta),
             Input::ChooseCluster(choice) => self.choose_cluster(choice),
             Input::Hurry => self.hurry(),
             Input::Close => {

@@ -33,7 +33,7 @@ pub(super) struct Registrar {
     registration: AgentRegistration,
     /// `true` if the leader knows this agent's registration, as far as the agent can tell.
     pub(super) is_registered: bool,
-    /// `true` if the agent's address has changed since it registered.
+    /// `true` if the agent's address or its node's metadata has changed since it registered.
     is_outdated: bool,
     /// `true` while an attempt is under way.
     is_under_way: bool,
@@ -66,7 +66,7 @@ impl Registrar {
     }
 
     /// Returns `true` if the agent must register. `is_idle` is `true` if no command is under way:
-    /// the outcome of those would be lost, and a new address is not that urgent.
+    /// the outcome of those would be lost, and a change of the node is not that urgent.
     fn is_due(&self, is_idle: bool) -> bool {
         let is_wanted = !self.is_registered || (self.is_outdated && is_idle);
         is_wanted && !self.is_under_way && !self.is_pausing && !self.is_leaving
@@ -99,6 +99,12 @@ impl Registrar {
             gossip.set_ip(address);
         }
         self.is_outdated = true;
+    }
+
+    /// Handles a change of the node's metadata, which its next registration reports.
+    pub(super) fn node_meta_changed(&mut self, meta: BTreeMap<String, String>) {
+        self.is_outdated |= self.registration.node.meta != meta;
+        self.registration.node.meta = meta;
     }
 
     /// Resumes after a leave that did not happen.

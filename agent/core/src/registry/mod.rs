@@ -107,7 +107,10 @@ pub enum RegistryError {
     #[error("Unknown service ID {0:?}. Ensure that the service ID is passed, not the service name.")]
     UnknownService(ServiceId),
     /// A check names a service that is not registered.
-    #[error("ServiceID {0:?} does not exist")]
+    #[error(
+        "ServiceID {0:?} does not exist: register the service with this agent first, or omit its ID for a \
+         check of the node"
+    )]
     NoService(ServiceId),
     /// The maximum number of checks is reached.
     #[error("this agent has reached its limit of {0} checks: deregister one, or raise registry.max_checks")]
@@ -142,6 +145,8 @@ pub enum Input {
     Ran(RunId, Outcome),
     /// The checks of another node, which an alias follows; the reason, if they were not read.
     Aliased(NodeName, Result<AliasedNode, Unavailable>),
+    /// A leader was found: a failed round is repeated soon.
+    LeaderFound,
     /// Time has passed without another input, or the registry was changed.
     Tick,
 }
@@ -242,6 +247,8 @@ struct LocalCheck {
     deadline: Option<Time>,
     /// The time of its next run; `None` during a run, or if the agent does not run it.
     next_run: Option<Time>,
+    /// Set until the end of the first run of a restored check, which all of them have together.
+    is_bunched: bool,
     streak: Streak,
     /// The time since which reports or runs find it critical.
     critical_since: Option<Time>,
@@ -286,6 +293,7 @@ impl Registry {
             }
             Input::Ran(run, outcome) => self.ran(now, run, outcome, outbox),
             Input::Aliased(node, found) => self.tables.aliases.found(node, found),
+            Input::LeaderFound => self.hasten_round(now),
             Input::Tick => {}
         }
         self.expire(now, outbox);
@@ -507,6 +515,7 @@ impl LocalCheck {
             last_report: String::new(),
             deadline: definition.kind.ttl().map(|ttl| now + ttl),
             next_run: None,
+            is_bunched: false,
             streak: Streak::of_new(definition.thresholds),
             critical_since: None,
             is_found: false,
@@ -526,7 +535,7 @@ impl LocalCheck {
         // An application that registers often would postpone the run forever, or have its result
         // ignored.
         if self.definition.kind == existing.definition.kind {
-            self.next_run = existing.next_run;
+            (self.next_run, self.is_bunched) = (existing.next_run, existing.is_bunched);
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The first run is at a random time within the interval, so that many checks that are registered
 //! together do not run together; each further run is an interval after the end of the one before.
+//! Restored checks have their first run at once, and the second at a random time within the interval.
 //! If more are due than may run, those that are due longest go first.
 
 use super::definition::Probe;
@@ -110,12 +111,17 @@ impl Registry {
     /// Handles the result of a run.
     pub(super) fn ran(&mut self, now: Time, run: RunId, outcome: Outcome, outbox: &mut Outbox) {
         let Some(id) = self.runs.end(run) else { return };
+        let is_bunched = self.tables.checks().get(&id).is_some_and(|check| check.is_bunched);
+        // Above 0, at most 1: two runs of a check are never further apart than its interval.
+        let share = is_bunched.then(|| 1.0 - self.random.fraction());
         let turned = self.tables.change_check(&id, |check| {
             // Registered again during the run: the new definition has its own runs.
             if check.next_run.is_some() {
                 return None;
             }
-            check.next_run = Some(now + check.definition.kind.probe()?.interval);
+            let interval = check.definition.kind.probe()?.interval;
+            check.next_run = Some(now + share.map_or(interval, |share| interval.mul_f64(share)));
+            check.is_bunched = false;
             check.streak.count(check.definition.thresholds, outcome.status)
         });
         if let Some(status) = turned.flatten() {

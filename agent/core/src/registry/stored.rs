@@ -145,6 +145,7 @@ impl Registry {
             check.last_report.clone_from(&check.record.output);
         }
         (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
+        check.is_bunched = true;
         self.tables.insert_check(check);
     }
 

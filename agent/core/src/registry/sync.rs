@@ -22,6 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The maximum time until a failed round is repeated when a leader is found. Random, because the
+/// agents of a fleet find it at the same time.
+const HASTENED_WITHIN: Duration = Duration::from_millis(200);
 /// The minimum interval between comparisons; as much again is added at random.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 /// The maximum number of checks in one command.
@@ -426,6 +429,13 @@ impl Registry {
     pub(super) fn write_refused(&mut self, now: Time, reason: String, outbox: &mut Outbox) {
         self.sync.compare_first();
         self.sync_failed(now, reason, outbox);
+    }
+
+    /// Repeats a failed round soon. The next pause is as long as without.
+    pub(super) fn hasten_round(&mut self, now: Time) {
+        if let Some(at) = self.sync.retry_at {
+            self.sync.retry_at = Some(at.min(now + self.jitter(HASTENED_WITHIN)));
+        }
     }
 
     pub(super) fn sync_failed(&mut self, now: Time, reason: String, outbox: &mut Outbox) {

@@ -269,6 +269,32 @@ fn failed_writes_are_retried_after_pauses_that_reports_do_not_shorten() {
 }
 
 #[test]
+fn a_leader_that_is_found_ends_the_pause_after_failed_writes() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 200).expect("there is room");
+    stand.is_down = true;
+    stand.report("app", CheckStatus::Warning, "").expect("it is registered");
+    stand.pass(SECOND * 40);
+    // Found by mistake: one more attempt, and the pause after it is as long as before.
+    stand.calls = 0;
+    stand.input(Input::LeaderFound);
+    stand.pass(SECOND / 5);
+    assert_eq!(stand.calls, 1);
+    stand.pass(SECOND * 2);
+    assert_eq!(stand.calls, 1);
+    stand.is_down = false;
+    stand.input(Input::LeaderFound);
+    stand.pass(SECOND / 5);
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "")));
+    assert_eq!(stand.notices.last(), Some(&Notice::SyncRecovered));
+    // Without a failure there is nothing to repeat.
+    stand.calls = 0;
+    stand.input(Input::LeaderFound);
+    stand.pass(SECOND);
+    assert_eq!(stand.calls, 0);
+}
+
+#[test]
 fn a_catalog_that_differs_is_corrected_within_two_minutes() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("of-web", SECOND * 3_600)]);
@@ -571,6 +597,45 @@ fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
     assert_eq!(output(&registry, &second.check), "refused");
     registry.handle(late + SECOND * 20, Input::Ran(second.id, failed), &mut outbox);
     assert_eq!((outbox.runs.len(), registry.counts()[2]), (2, 2), "a result counts once");
+}
+
+#[test]
+fn restored_checks_run_at_once_and_then_spread_over_their_interval() {
+    const CHECKS: usize = 300;
+    let interval = SECOND * 10;
+    let mut stand = Stand::new();
+    for check in 0..CHECKS {
+        stand.register_check(probe(&format!("p{check:03}"))).expect("there is room");
+    }
+    stand.pass(interval);
+    let began = stand.now;
+    stand.ran.clear();
+    stand.restart();
+    stand.pass(SECOND / 5);
+    let ran: BTreeSet<_> = stand.ran.iter().map(|(_, check)| check).collect();
+    assert_eq!(ran.len(), CHECKS, "the real status is known soon");
+    // Fails right after its first run.
+    stand.outcomes.insert("p250".into(), CheckStatus::Critical);
+    // Registered again before the second run, which does not put it off.
+    stand.register_check(probe("p251")).expect("it is registered");
+    stand.pass(interval);
+    assert_eq!(stand.status("p250"), Some(CheckStatus::Critical));
+    stand.pass(3 * interval);
+    let mut runs = BTreeMap::<_, Vec<_>>::new();
+    for (at, check) in &stand.ran {
+        runs.entry(check.clone()).or_default().push(*at);
+    }
+    for (check, times) in &runs {
+        let gaps: Vec<_> = times.windows(2).map(|pair| pair[1].since(pair[0])).collect();
+        assert!(gaps[0] <= interval && gaps[1..].iter().all(|gap| *gap == interval), "{check}: {gaps:?}");
+    }
+    // Three are expected in a tenth of a second.
+    let mut starts = BTreeMap::<_, usize>::new();
+    for (at, _) in stand.ran.iter().filter(|(at, _)| *at >= began + 3 * interval) {
+        *starts.entry(at.0 / 100_000).or_default() += 1;
+    }
+    let most = starts.values().max().copied();
+    assert!(most.is_some_and(|most| most <= 12) && starts.len() >= 90, "{most:?} of {}", starts.len());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The address at which others reach the agent changes while it runs.
+//! The address at which others reach the agent, or its node's metadata, changes while it runs.
 
 use super::*;
 
@@ -27,6 +27,32 @@ fn a_new_address_is_registered_once_no_command_is_under_way() {
     // A later command belongs to the new registration.
     story.propose("k");
     assert_eq!(story.only(), registration);
+}
+
+#[test]
+fn new_metadata_is_registered_once_no_command_is_under_way() {
+    let mut story = Story::at_rest();
+    let token = story.propose("k");
+    let command = story.only();
+    let meta = BTreeMap::from([("rack".to_owned(), "r1".to_owned())]);
+    story.registers = false;
+    for meta in [BTreeMap::new(), meta.clone()] {
+        story.handle_input(Input::NodeMeta(meta));
+        story.pass(SECOND);
+        assert_eq!(story.only(), command);
+    }
+    story.apply(&command, 5);
+    assert_eq!(story.heard_applied(token), 5);
+    let asked = story.until_asked();
+    let Request::Propose(None, Command::RegisterAgent(registration)) = &asked.request else {
+        panic!("no registration: {asked:?}")
+    };
+    assert_eq!(registration.node.meta, meta);
+    // Changed back before the reply: only a registration is sure to be the last word.
+    story.handle_input(Input::NodeMeta(BTreeMap::new()));
+    story.handle_input(Input::NodeMeta(meta));
+    story.pass(SECOND);
+    assert_eq!(story.only(), asked);
 }
 
 #[test]

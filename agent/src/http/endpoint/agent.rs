@@ -54,7 +54,7 @@ pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Fai
         debug_config: debug_config.as_object().cloned().unwrap_or_default(),
         member,
         stats: stats(call, status.as_ref()),
-        meta: BTreeMap::from([("consul-network-segment".into(), String::new())]),
+        meta: identity.node_meta(),
         ..AgentSelf::default()
     };
     Ok(answer::json(&shape, call.layout()))

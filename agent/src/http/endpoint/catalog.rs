@@ -82,9 +82,9 @@ async fn node_with<T: Serialize>(
 pub(super) async fn services(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let filter = RowFilter::of(call)?;
-    let is_of_peer = is_of_peer(call);
-    let response = match filter.is_set() {
-        true => selected_services(call, filter, options).await?,
+    let (wanted, is_of_peer) = (NodeMeta::of(call), is_of_peer(call));
+    let response = match filter.is_set() || wanted.is_set() {
+        true => selected_services(call, (wanted, filter), options).await?,
         false => {
             list(call, Query::Services, options, move |rows, layout| {
                 let services = services_of(rows)?.iter().filter(|_| !is_of_peer);
@@ -105,18 +105,19 @@ fn services_of(rows: &Rows) -> Result<&[(String, Vec<String>)], Failure> {
     }
 }
 
-/// Responds with the services that have an instance that the filter selects, each with the tags of
+/// Responds with the services that have an instance that both filters select, each with the tags of
 /// these instances. The list of services has no instances: they are read per service, a few at a
 /// time. Of all of them only the names and tags are kept.
 async fn selected_services(
     call: &Call<'_>,
-    mut filter: RowFilter<ServiceNode>,
+    (wanted, mut filter): (NodeMeta, RowFilter<ServiceNode>),
     options: ReadOptions,
 ) -> Result<Response<Body>, Failure> {
     let (upstream, consistency) = (&call.api.upstream, options.consistency);
     let kind = MetaKind::Effective(consistency);
     let failed = |unavailable| Failure::from(unavailable).with_meta(kind);
-    let first = call.read_list(Query::Services, options, Some(kind)).await?;
+    let answers = call.read_together(wanted.queries(Query::Services), options, Some(kind)).await?;
+    let (first, _) = wanted.selected(answers).await?;
     let answer = Arc::clone(&first.answer);
     let mut names = Vec::new();
     let mut next = Some(first);
@@ -145,7 +146,8 @@ async fn selected_services(
         let mut next = Some(first.map_err(failed)?);
         while let Some(Part { answer, rest }) = next {
             let Rows::Instances(instances) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
-            for row in filter.select_in_turns(instances.iter().map(shapes::service_node)).await? {
+            let instances = instances.iter().filter(|instance| wanted.matches(&instance.node));
+            for row in filter.select_in_turns(instances.map(shapes::service_node)).await? {
                 selected.entry(row.service_name).or_default().extend(row.service_tags);
             }
             next = Part::behind(rest).await.map_err(failed)?;

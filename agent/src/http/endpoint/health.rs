@@ -8,7 +8,7 @@ use super::super::go::number::parse_bool;
 use super::super::listing::{Form, Listing, Piece};
 use super::super::near;
 use super::super::shapes;
-use super::instances::{self, Listed, is_of_peer};
+use super::instances::{self, Listed, NodeMeta, is_of_peer};
 use http::Response;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Query, Rows};
@@ -18,7 +18,8 @@ pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing node name"));
     }
-    checks_of(call, Query::NodeChecks(NodeName::from(call.tail))).await
+    let query = Query::NodeChecks(NodeName::from(call.tail));
+    listed_checks(call, query, NodeMeta::default()).await
 }
 
 pub(super) async fn checks(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -39,15 +40,21 @@ pub(super) async fn state(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 }
 
 async fn checks_of(call: &Call<'_>, query: Query) -> Result<Response<Body>, Failure> {
+    listed_checks(call, query, NodeMeta::of(call)).await
+}
+
+async fn listed_checks(call: &Call<'_>, query: Query, wanted: NodeMeta) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
     let form = Form::of(call, options);
-    let first = call.read_list(query, options, Some(form.meta)).await?;
-    let checks = near::sorted_as_requested(call, options, vec![first]).await?;
     let is_of_peer = is_of_peer(call);
+    let answers = call.read_together(wanted.queries(query), options, Some(form.meta)).await?;
+    let (checks, nodes) = wanted.selected(answers).await?;
+    let checks = near::sorted_as_requested(call, options, vec![checks]).await?;
     let render = move |rows: &Rows, layout| {
         let Rows::Checks(checks) = rows else { return Err(super::misfit::wrong_rows()) };
-        let listed = checks.iter().filter(|_| !is_of_peer);
+        let is_selected = |node: &NodeName| nodes.as_ref().is_none_or(|nodes| nodes.contains(&node.folded()));
+        let listed = checks.iter().filter(|check| !is_of_peer && is_selected(&check.node));
         Piece::array(filter.select(listed.map(|check| shapes::check(check))), layout)
     };
     Listing::from_iter(checks).respond(form, render).await

@@ -5,7 +5,7 @@ use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::fields::{Row, RowFilter};
-use super::super::listing::{Form, Listing, Piece};
+use super::super::listing::{Form, Listing, Piece, joined};
 use super::super::near;
 use super::super::service_mesh::MeshFields;
 use super::misfit;
@@ -13,11 +13,11 @@ use crate::upstream::parts::Part;
 use http::Response;
 use lockmesh_agent_core::registry::sidecar_of;
 use lockmesh_protocol::id::{NodeName, ServiceId};
-use lockmesh_protocol::query::{Blocking, Instance, Query, Rows};
+use lockmesh_protocol::query::{Instance, Query, Rows};
 use lockmesh_protocol::record::{CheckStatus, Node, Service};
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::Arc;
 
 /// The instances that an endpoint lists for a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,35 +62,13 @@ pub(super) async fn read(
     name: &str,
     options: ReadOptions,
 ) -> Result<Vec<Part>, Failure> {
-    match listed {
-        Listed::Connect => with_proxies(call, name, options).await,
-        Listed::Own | Listed::Gateways => Ok(vec![read_one(call, name.into(), options).await?]),
-    }
-}
-
-async fn read_one(call: &Call<'_>, name: String, options: ReadOptions) -> Result<Part, Failure> {
-    let kind = MetaKind::Effective(options.consistency);
-    call.read_list(Query::ServiceInstances(name), options, Some(kind)).await
-}
-
-/// Reads a service and its proxies.
-async fn with_proxies(call: &Call<'_>, name: &str, options: ReadOptions) -> Result<Vec<Part>, Failure> {
-    // Proxies that an earlier version registered are found only by their usual name.
-    let names = [name.to_owned(), Service::proxies_of(name), sidecar_of(name)];
-    if let Some(blocking) = options.blocking.filter(Blocking::waits) {
-        let waiting = ReadOptions { blocking: Some(blocking), ..options };
-        let [own, proxies, sidecars] = names.clone().map(|name| read_one(call, name, waiting));
-        // A change of any ends the wait.
-        tokio::select! {
-            answer = own => answer?,
-            answer = proxies => answer?,
-            answer = sidecars => answer?,
-        };
-    }
-    let blocking = options.blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
-    let options = ReadOptions { blocking, ..options };
-    let [own, proxies, sidecars] = names.map(|name| read_one(call, name, options));
-    Ok(vec![own.await?, proxies.await?, sidecars.await?])
+    let names = match listed {
+        // Proxies that an earlier version registered are found only by their usual name.
+        Listed::Connect => vec![name.into(), Service::proxies_of(name), sidecar_of(name)],
+        Listed::Own | Listed::Gateways => vec![name.into()],
+    };
+    let queries = names.into_iter().map(Query::ServiceInstances).collect();
+    call.read_together(queries, options, Some(MetaKind::Effective(options.consistency))).await
 }
 
 /// The instances that are listed for a name, each once: a proxy may be found by more than one name.
@@ -164,12 +142,42 @@ pub(super) fn marked(call: &Call<'_>, response: Response<Body>) -> Response<Body
 }
 
 /// A filter on node metadata: `?node-meta=key:value`, all of which must match.
+#[derive(Default)]
 pub(super) struct NodeMeta(Vec<(String, String)>);
 
 impl NodeMeta {
     pub(super) fn of(call: &Call<'_>) -> Self {
         let pairs = call.params.all("node-meta").map(|pair| pair.split_once(':').unwrap_or((pair, "")));
         Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+
+    /// Returns `true` if the request has such a filter.
+    pub(super) fn is_set(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Returns a query whose rows have no nodes, followed by that for the nodes if there is a filter.
+    pub(super) fn queries(&self, query: Query) -> Vec<Query> {
+        [query].into_iter().chain(self.is_set().then_some(Query::Nodes)).collect()
+    }
+
+    /// Returns the first answer to these queries, which has the newest index, and the folded names
+    /// of the selected nodes; `None` for all.
+    pub(super) async fn selected(
+        &self,
+        mut answers: Vec<Part>,
+    ) -> Result<(Part, Option<BTreeSet<NodeName>>), Failure> {
+        let mut first = answers.remove(0);
+        if answers.is_empty() {
+            return Ok((first, None));
+        }
+        let nodes = joined(answers).await?;
+        if nodes.index > first.answer.index {
+            Arc::make_mut(&mut first.answer).index = nodes.index;
+        }
+        let Rows::Nodes(nodes) = &nodes.rows else { return Err(misfit::wrong_rows()) };
+        let selected = nodes.iter().filter(|node| self.matches(node)).map(|node| node.name.folded());
+        Ok((first, Some(selected.collect())))
     }
 
     pub(super) fn matches(&self, node: &Node) -> bool {

@@ -8,7 +8,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::json::{JsonError, first_value};
 use super::super::go::number::{parse_bool, parse_int};
-use super::super::listing::{Form, Listing, Piece};
+use super::super::listing::{Form, Listing, Piece, joined};
 use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, Named};
@@ -156,7 +156,7 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     let service = &query.spec.service;
     let listed = if connect || service.connect { Listed::Connect } else { Listed::Own };
     let answer = match service.peer.as_str() {
-        "" => near::joined(instances::read(call, listed, &service.service, options).await?).await?,
+        "" => joined(instances::read(call, listed, &service.service, options).await?).await?,
         // No cluster has peers.
         _ => Answer { rows: Rows::Instances(Vec::new()), ..(*resolved).clone() },
     };

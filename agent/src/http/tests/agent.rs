@@ -19,6 +19,11 @@ async fn the_agent_says_who_it_is() {
     for part in ["Coord", "Member", "Stats", "Meta", "xDS"] {
         assert!(own[part].is_object(), "{part}: {own}");
     }
+    let meta = json!({"rack": "a", "consul-network-segment": "", "consul-version": "1.2.3"});
+    assert_eq!(own["Meta"], meta);
+    stand.api.identity.meta.replace(&[("zone".into(), "z".into())].into());
+    let meta = json!({"zone": "z", "consul-network-segment": "", "consul-version": "1.2.3"});
+    assert_eq!(stand.get("/v1/agent/self").await.json()["Meta"], meta);
     let members = stand.get("/v1/agent/members").await.json();
     assert_eq!(members.as_array().map(Vec::len), Some(1));
     assert_eq!((&members[0]["Name"], &members[0]["Status"]), (&json!("node-one"), &json!(1)));
@@ -250,7 +255,12 @@ async fn what_is_no_check_is_said() {
     stand.put("/v1/agent/check/update/none", r#"{"Status":"passing"}"#).await.is(404, text);
     stand.put("/v1/agent/check/register", r#"{"TTL":"1s"}"#).await.is(400, "Missing check name");
     let service = r#"{"Name":"a","TTL":"1s","ServiceID":"web"}"#;
-    stand.put("/v1/agent/check/register", service).await.is(404, "ServiceID \"web\" does not exist");
+    let refused = stand.put("/v1/agent/check/register", service).await;
+    assert_eq!(refused.status, 404);
+    assert!(
+        refused.text().starts_with("ServiceID \"web\" does not exist: register the service"),
+        "{refused:?}"
+    );
     stand.get("/v1/agent/checks").await.is(200, "{}");
 }
 

@@ -28,7 +28,7 @@ use super::router::respond;
 use super::{Api, HostCheck, HttpLimits, Peer};
 use crate::boot_clock::BootClock;
 use crate::config::HttpConfig;
-use crate::node::Identity;
+use crate::node::{Identity, NodeMeta};
 use crate::own_address::OwnAddress;
 use crate::registry::Registry;
 use crate::session_watches::SessionWatches;
@@ -468,6 +468,7 @@ fn identity() -> Identity {
         datacenter: "dc1".into(),
         version: "1.2.3".into(),
         advertise: OwnAddress::fixed([127, 0, 0, 1].into()),
+        meta: NodeMeta::from(BTreeMap::from([("rack".into(), "a".into())])),
         server_rpc: Some(SERVER_ADDRESS.parse().unwrap()),
     }
 }

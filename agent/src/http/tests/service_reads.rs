@@ -173,6 +173,68 @@ async fn assertion_111_every_tag_and_every_metadata_must_match() {
             assert_eq!(ids(&found).len(), count, "{kind} {query}");
         }
     }
+    stand.check("n1", "up", "web", "warning").await;
+    stand
+        .enter(json!({"Node": "n2", "NodeMeta": {"x": "2"}, "Service": {"Service": "web", "Tags": ["c"]}}))
+        .await;
+    stand.check("N2", "up", "web", "warning").await;
+    stand.serve("n3", "db", "db").await;
+    for (query, nodes, services) in [
+        ("", vec!["n1", "n2"], json!({"web": ["B", "a", "c"], "db": []})),
+        ("node-meta=x:1", vec!["n1"], json!({"web": ["B", "a"]})),
+        ("node-meta=x:1&node-meta=y", vec!["n1"], json!({"web": ["B", "a"]})),
+        ("node-meta=x:2", vec!["n2"], json!({"web": ["c"]})),
+        ("node-meta=x:2&filter=c+in+ServiceTags", vec![], json!({"web": ["c"]})),
+        ("node-meta=x:1&node-meta=x:2", vec![], json!({})),
+        ("node-meta=z", vec![], json!({})),
+    ] {
+        let found = stand.get(&format!("/v1/catalog/services?{query}")).await;
+        assert_eq!(found.json(), services, "{query}");
+        if query.contains("filter") {
+            continue;
+        }
+        for path in ["checks/web", "state/warning"] {
+            let found = stand.get(&format!("/v1/health/{path}?{query}")).await.json();
+            let found = found.as_array().unwrap().iter();
+            let found: Vec<_> =
+                found.filter_map(|check| check["Node"].as_str()).map(str::to_lowercase).collect();
+            assert_eq!(found, nodes, "{path} {query}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_metadata_of_a_node_ends_a_wait_for_it() {
+    let stand = Stand::new();
+    stand.serve("n1", "web", "web").await;
+    stand.check("n1", "up", "web", "passing").await;
+    for (number, path) in
+        ["health/checks/web", "health/state/any", "catalog/services"].into_iter().enumerate()
+    {
+        let path = format!("/v1/{path}?node-meta=x:{number}");
+        let known = stand.get(&path).await;
+        let is_empty = |reply: &Reply| ["[]", "{}"].contains(&reply.text());
+        assert!(is_empty(&known), "{known:?}");
+        let change = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stand.put("/v1/kv/k", "v").await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stand.enter(json!({"Node": "n1", "NodeMeta": {"x": number.to_string()}})).await;
+        };
+        let ((reply, after), ()) = tokio::join!(stand.watch(&path, known.index()), change);
+        assert_eq!((is_empty(&reply), after), (false, Duration::from_secs(2)), "{path}");
+        // Each change of the services, too; nothing else.
+        let change = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            stand.check("n1", "up", "web", if number == 0 { "warning" } else { "critical" }).await;
+            let tags = json!({"ID": "web", "Service": "web", "Tags": [number.to_string()]});
+            stand.enter(json!({"Node": "n1", "SkipNodeUpdate": true, "Service": tags})).await;
+        };
+        let ((_, after), ()) = tokio::join!(stand.watch(&path, reply.index()), change);
+        assert_eq!(after, Duration::from_secs(1), "{path}");
+        let (_, after) = stand.watch(&path, stand.index(&path).await).await;
+        assert!(after >= Duration::from_secs(10), "{path}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

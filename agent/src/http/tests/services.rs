@@ -433,7 +433,8 @@ async fn errors_of_checks_and_deregistrations_have_their_text() {
             "check/register",
             r#"{"Name": "c", "TTL": "1s", "ServiceID": "y"}"#,
             404,
-            "ServiceID \"y\" does not exist",
+            "ServiceID \"y\" does not exist: register the service with this agent first, or omit its ID for a \
+             check of the node",
         ),
         ("check/update/c", r#"{"Status": "x"}"#, 400, "Invalid check status: 'x'"),
         (

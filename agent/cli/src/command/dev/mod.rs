@@ -12,7 +12,7 @@ use super::error::CliError;
 use super::runtime::forbid_core_dumps;
 use crate::dev::{DevOptions, MOST_NODES};
 use crate::telemetry;
-use lockmesh_agent::config::HttpConfig;
+use lockmesh_agent::config::{AgentConfig, HttpConfig};
 use lockmesh_agent::http::Listeners;
 use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig, Section};
 use lockmesh_protocol::duration;
@@ -59,6 +59,9 @@ pub struct Args {
     /// Node UUID [default: random, kept with the data]
     #[arg(long, value_name = "UUID", conflicts_with = "nodes")]
     node_id: Option<String>,
+    /// Metadata of the node; repeat it for several pairs
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "nodes", value_parser = pair)]
+    node_meta: Vec<(String, String)>,
     /// Datacenter name
     #[arg(long, value_name = "NAME", default_value = "dc1")]
     datacenter: String,
@@ -108,6 +111,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         socket: args.socket,
         data_dir: args.data_dir,
         node,
+        node_meta: args.node_meta.into_iter().collect(),
         session_ttl_min: args.session_ttl_min,
         servers: args.servers,
         nodes: args.nodes,
@@ -120,7 +124,8 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         session_ttl_min: options.session_ttl_min,
         ..HttpConfig::default()
     };
-    http.check_at("http").map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
+    let agent = AgentConfig { http, node_meta: options.node_meta.clone(), ..AgentConfig::default() };
+    agent.check().map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
     Ok(options)
 }
 
@@ -137,6 +142,7 @@ fn in_flags(complaint: &str) -> String {
         .replace("`http.socket`", "--socket")
         .replace("`http.allow_non_loopback`", "--allow-non-loopback")
         .replace("`http.session_ttl_min`", "--session-ttl-min")
+        .replace("`node_meta`", "--node-meta")
 }
 
 fn servers(text: &str) -> Result<u8, String> {
@@ -149,6 +155,11 @@ fn servers(text: &str) -> Result<u8, String> {
                 .into())
         }
     }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
+    Ok((key.into(), value.into()))
 }
 
 pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
@@ -196,6 +207,8 @@ mod tests {
             ["--session-ttl-min", "0s"],
             ["--node-id", "x"],
             ["--http", ":1"],
+            ["--node-meta", "rack"],
+            ["--node-meta", "consul-rack=r1"],
         ] {
             assert!(parsed(&line).is_err(), "{line:?}");
         }
@@ -224,7 +237,7 @@ mod tests {
         assert_eq!((options.nodes, options.servers), (Some(16), None));
         let options = parsed(&["--nodes", "1", "--servers", "5"]).expect("it is good");
         assert_eq!((options.nodes, options.servers), (Some(1), Some(5)));
-        for flag in [["--socket", "/s"], ["--node", "x"], ["--node-id", "x"]] {
+        for flag in [["--socket", "/s"], ["--node", "x"], ["--node-id", "x"], ["--node-meta", "a=b"]] {
             let line = [["--nodes", "3"], flag].concat();
             assert!(parsed(&line).is_err(), "{line:?}");
         }

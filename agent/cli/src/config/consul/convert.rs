@@ -118,6 +118,12 @@ impl Converter {
         self.node("node_name", |node, name| node.name = name);
         self.node("node_id", |node, id| node.id = id);
         self.node("datacenter", |node, name| node.datacenter = name.to_lowercase());
+        if let Some(Leaf { value: Value::Object(pairs), place }) = self.take("node_meta") {
+            for (name, value) in pairs {
+                let value = value.as_str().unwrap_or_default().to_owned();
+                self.agent("node_meta", &place, |agent| drop(agent.node_meta.insert(name, value)));
+            }
+        }
         if let Some((folder, place)) = self.text("data_dir") {
             let folder = PathBuf::from(format!("{}-lockmesh", folder.trim_end_matches('/')));
             let advice = format!(
