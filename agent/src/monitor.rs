@@ -1,8 +1,8 @@
 //! Copies of the process's log for clients of `GET /v1/agent/monitor`.
 //!
 //! The log belongs to the process, the monitors to an agent. Each monitor has a bounded queue: a
-//! slow client loses lines, is sent their number, and delays nobody. Without a monitor no line is
-//! formatted and no further level is enabled. Lines of other crates are copied from `info` on:
+//! slow client loses lines, is sent their number, and delays no request. Without a monitor no line
+//! is formatted and no further level is enabled. Lines of other crates are copied from `info` on:
 //! below that they could contain what they send and receive, or be caused by a monitor.
 
 use serde_json::{Map, Value};

@@ -90,8 +90,8 @@ impl From<BTreeMap<String, String>> for NodeMeta {
 }
 
 impl Identity {
-    /// Returns the metadata of the node: the configured pairs, and those that Consul's agents report
-    /// about themselves.
+    /// Returns the metadata of the node: the configured pairs, and those that Consul's agents
+    /// report about themselves.
     pub fn node_meta(&self) -> BTreeMap<String, String> {
         let mut meta = self.meta.pairs().clone();
         meta.insert("consul-network-segment".into(), String::new());

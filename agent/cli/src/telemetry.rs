@@ -60,7 +60,7 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     Ok(())
 }
 
-/// The layer of the monitors, which enables nothing while there are none.
+/// The layer of the monitors, which enables nothing without a monitor.
 fn monitored<S: Subscriber + for<'span> LookupSpan<'span>>() -> impl Layer<S> {
     ForMonitors.with_filter(ForMonitors)
 }

@@ -191,8 +191,8 @@ impl<'a> Agent<'a> {
         Ok(changes.split("; ").map(str::to_owned).collect())
     }
 
-    /// Follows the agent's log from now on: the lines of `level` (`trace`, `debug`, `info`, `warn` or
-    /// `error`) and above, as text or as JSON.
+    /// Follows the agent's log from now on: the lines of `level` (`trace`, `debug`, `info`, `warn`
+    /// or `error`) and above, as text or as JSON.
     ///
     /// # Errors
     /// [`Error::Refused`] if there is no such level, or too many clients follow the log. Nothing is

@@ -1,7 +1,7 @@
 //! From a request to an endpoint and back: paths, methods, and everything common to all endpoints.
 //!
 //! One table lists every endpoint. A path in it that ends with `/` matches everything below it; the
-//! longest match wins. A `*` stands for any text in the middle.
+//! longest match wins. A `*` matches any text in the middle.
 
 use super::answer::{Failure, nothing, text};
 use super::api::Api;

@@ -390,7 +390,7 @@ fn query(number: u8, name: &str, bound_to: Option<&str>) -> Change {
     Change::PreparedQuery(id, Some(Arc::new(query)))
 }
 
-/// The number and the size of prepared queries are limited, whoever sends them.
+/// The number and the size of prepared queries are limited here too, for all senders.
 #[test]
 fn prepared_queries_are_limited() {
     let mut cluster = Cluster::new();

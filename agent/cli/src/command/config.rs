@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Check configuration files, and convert those of Consul
+/// Check configuration files, and convert Consul's
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]

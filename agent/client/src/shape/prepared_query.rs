@@ -72,7 +72,7 @@ pub struct Service {
     pub service_meta: Option<BTreeMap<String, String>>,
     /// Set to select the service's proxies instead.
     pub connect: bool,
-    /// The peer cluster to look in; there is none.
+    /// The peer cluster to look in. No cluster has peers.
     pub peer: String,
 }
 

@@ -14,7 +14,7 @@ const META_MAX: (usize, usize, usize) = (64, 128, 512);
 /// The reason why a description is rejected, in Consul's words where Consul has them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
-    /// The query could only be found by its id, so nobody would ever delete it.
+    /// The query could only be found by its id, and would never be deleted.
     #[error("Must be bound to a session")]
     Unbound,
     /// The token is the replacement of one that was not shown.

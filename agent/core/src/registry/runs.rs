@@ -2,8 +2,8 @@
 //!
 //! The first run is at a random time within the interval, so that many checks that are registered
 //! together do not run together; each further run is an interval after the end of the one before.
-//! Restored checks have their first run at once, and the second at a random time within the interval.
-//! If more are due than may run, those that are due longest go first.
+//! Restored checks have their first run at once, and the second at a random time within the
+//! interval. If more are due than may run, those that are due longest go first.
 
 use super::definition::Probe;
 use super::{Outbox, Registry};

@@ -156,7 +156,8 @@ impl NodeMeta {
         !self.0.is_empty()
     }
 
-    /// Returns a query whose rows have no nodes, followed by that for the nodes if there is a filter.
+    /// Returns a query whose rows have no nodes, followed by that for the nodes if there is a
+    /// filter.
     pub(super) fn queries(&self, query: Query) -> Vec<Query> {
         [query].into_iter().chain(self.is_set().then_some(Query::Nodes)).collect()
     }

@@ -236,7 +236,7 @@ fn meta(answer: &Answer, options: ReadOptions) -> Meta {
     }
 }
 
-/// Adds the headers of a read whose index means nothing, because nobody can wait for its change.
+/// Adds the headers of a read whose index has no meaning, because no request waits for its change.
 fn with_meta(response: Response<Body>, answer: &Answer, options: ReadOptions) -> Response<Body> {
     let (known_leader, last_contact) = (answer.known_leader, answer.last_contact);
     let answer = Answer { index: LogIndex(1), rows: Rows::Keys(Vec::new()), known_leader, last_contact };

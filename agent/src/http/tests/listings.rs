@@ -183,7 +183,7 @@ async fn the_next_part_is_read_when_the_client_has_taken_the_one_before() {
     let mut body = respond(&stand.api, LOCAL, request).await.into_body();
     let read = || stand.quorum.parts_read.load(Ordering::Relaxed);
     for taken in 0..4 {
-        // Whatever can be read now, is.
+        // It reads what is there now.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }

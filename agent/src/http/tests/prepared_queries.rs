@@ -36,7 +36,7 @@ impl Stand {
 
 /// The answers that a Consul agent gave, request by request. Differences:
 /// - fields of newer versions are not in its answers;
-/// - the text after `parse error: syntax error` says what to write, and that after `error parsing
+/// - the text after `parse error: syntax error` names what to write, and that after `error parsing
 ///   regexp:` is that of our parser;
 /// - an id that is no UUID is unknown (D16).
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn the_list_is_a_blocking_query() {
     let waiting = stand.get(&path);
     let change = async {
         stand.quorum.parked(1).await;
-        // A change of another table wakes nobody.
+        // A change of another table wakes no reader.
         stand.instance("n1", "web", "passing").await;
         stand.call("DELETE", &format!("/v1/query/{id}"), "").await.is(200, "");
     };

@@ -160,7 +160,7 @@ fn may_be_written(step: &Step<'_>, id: QueryId, new: &NewQuery) -> Result<(), Re
     if let Some(reason) = &new.template_error {
         return Err(QueryError::Template(reason.clone()).into());
     }
-    // The agent has checked it; a row must be limited whoever sent it.
+    // The agent has checked it; a row is limited here too.
     if spec.bytes() > QUERY_BYTES_MAX {
         return Err(QueryError::Large(spec.bytes()).into());
     }

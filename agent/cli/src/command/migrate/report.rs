@@ -38,7 +38,7 @@ impl Listed {
         }
     }
 
-    /// A headline, and the first keys with their reasons; empty if there are none.
+    /// A headline, and the first keys with their reasons; empty without any.
     pub(super) fn lines(&self, headline: &str) -> Vec<String> {
         if self.count == 0 {
             return Vec::new();

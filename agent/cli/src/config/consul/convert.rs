@@ -1,4 +1,4 @@
-//! Lockmesh's keys for those of Consul. What the converter does not take is listed.
+//! Lockmesh's keys for Consul's. What the converter does not take is listed.
 //!
 //! A value is set only if the configuration is still valid with it: otherwise it is listed with the
 //! reason.
@@ -228,8 +228,8 @@ impl Converter {
         self.gossip(bind.map(|(address, _)| address));
     }
 
-    /// The servers in `retry_join` and `start_join`, and the place of the last one. Consul's addresses
-    /// have the port of gossip.
+    /// The servers in `retry_join` and `start_join`, and the place of the last one. Consul's
+    /// addresses have the port of gossip.
     fn joined(&mut self, server_port: u16) -> (Vec<String>, Option<Place>) {
         let (mut servers, mut last) = (Vec::new(), None);
         for key in ["retry_join", "start_join"] {

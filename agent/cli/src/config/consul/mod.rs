@@ -8,7 +8,7 @@
 //! | `syntax.rs` | JSON and HCL |
 //! | `keys.rs` | all keys of Consul and the kinds of their values |
 //! | `read.rs` | the merged files, and the check of their kinds |
-//! | `convert.rs` | Lockmesh's keys for those of Consul |
+//! | `convert.rs` | Lockmesh's keys for Consul's |
 
 mod convert;
 mod keys;
@@ -406,7 +406,8 @@ mod tests {
             [("service", SERVICE, "\"name\": \"a\""), ("check", CHECK, "\"name\": \"a\"")]
         {
             for (path, text) in files(fields, &format!("{{\"{list}\": {{{start}, "), "}}") {
-                // A definition that is not valid with this field alone is an error, and so not lost.
+                // A definition that is not valid with this field alone is an error, and so not
+                // lost.
                 let Ok(found) = converted(&[("a.json", &text)]) else { continue };
                 let definition = found.agent.services.iter().chain(&found.agent.checks).next();
                 let pointer = format!("/{}", path.replace('.', "/"));

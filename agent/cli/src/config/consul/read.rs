@@ -221,7 +221,7 @@ impl Reading<'_> {
 }
 
 /// A value as it is, without empty members, which TOML does not have. A section that is the only
-/// one in its list stands for itself, as in Consul.
+/// one in its list is meant literally, as in Consul.
 fn plain(node: &Node) -> Value {
     match &node.value {
         Parsed::Null => Value::Null,

@@ -99,7 +99,7 @@ impl<'t> Reader<'t> {
         self.rest.chars().next()
     }
 
-    /// Takes so many bytes, which end at a character.
+    /// Takes this number of bytes, which end at a character.
     fn take(&mut self, bytes: usize) -> &'t str {
         let (taken, rest) = self.rest.split_at(bytes);
         self.line += taken.matches('\n').count();
