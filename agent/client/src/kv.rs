@@ -31,6 +31,7 @@ impl Client {
 pub struct Entries {
     items: Option<Items>,
     index: u64,
+    is_filtered: bool,
 }
 
 impl Entries {
@@ -47,6 +48,11 @@ impl Entries {
     /// returned none.
     pub fn index(&self) -> u64 {
         self.index
+    }
+
+    /// Returns `true` if a Consul agent says that its ACLs hide some entries from this token.
+    pub fn is_filtered(&self) -> bool {
+        self.is_filtered
     }
 }
 
@@ -84,16 +90,20 @@ impl Kv<'_> {
         let index =
             download.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
         let index = index.unwrap_or_default();
+        let is_filtered = download
+            .headers
+            .get("x-consul-results-filtered-by-acls")
+            .is_some_and(|filtered| filtered == "true");
         if download.status == 200 {
             let items = Some(Items::new(self.client.address().clone(), download));
-            return Ok(Entries { items, index });
+            return Ok(Entries { items, index, is_filtered });
         }
         let body = download.whole(self.client.address()).await?;
         if download.status == 404 && body.is_empty() {
-            return Ok(Entries { items: None, index });
+            return Ok(Entries { items: None, index, is_filtered });
         }
         let (status, headers) = (download.status, download.headers);
-        accept(Reply { status, headers, body }).map(|_| Entries { items: None, index })
+        accept(Reply { status, headers, body }).map(|_| Entries { items: None, index, is_filtered })
     }
 
     /// Returns the names that start with `prefix`, each cut after the first `separator` after the

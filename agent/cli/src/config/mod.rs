@@ -228,7 +228,7 @@ fn keys(table: &DeTable<'_>, prefix: &str, text: &str, found: &mut Vec<Key>) {
         let path = format!("{prefix}{}", name.get_ref());
         match value.get_ref() {
             DeValue::Table(inner) if !inner.is_empty() && !MAPS.contains(&path.as_str()) => {
-                keys(inner, &format!("{path}."), text, found)
+                keys(inner, &format!("{path}."), text, found);
             }
             _ => {
                 found.push(Key { path, line: line_at(text, name.span().start) });

@@ -84,7 +84,10 @@ impl Judge<'_> {
         let claim = entry.as_ref().and_then(|entry| self.claim(entry, record.as_ref()));
         let noted = |entry: &Entry, source: u64, claim: Claim| {
             let print = print_of(entry);
-            Some(Record { key: key.into(), print, source, target: entry.modify_index, claim })
+            // The index of a locked entry must not permit a write: its condition fails, and the entry
+            // is read again.
+            let target = entry.modify_index * u64::from(entry.session.is_none());
+            Some(Record { key: key.into(), print, source, target, claim })
         };
         if let Some(row) = &row {
             found.keys += 1;
@@ -103,25 +106,10 @@ impl Judge<'_> {
                 found.equal += 1;
                 noted(&there, here.modify_index, claim.unwrap_or(Claim::Equal))
             }
-            (Some(here), Some(there)) => {
-                let part = if here.value == there.value { "flags differ" } else { "values differ" };
-                let reason = match there.session {
-                    Some(_) => format!("{part}, and it is locked in Lockmesh"),
-                    None => part.to_owned(),
-                };
-                found.differing.add(key, reason.as_str());
-                let claim = claim.or(Some(Claim::Overwrite).filter(|_| self.overwrite));
-                match claim.filter(|_| there.session.is_none()) {
-                    Some(claim) => {
-                        found.outdated += 1;
-                        noted(&there, 0, claim)
-                    }
-                    None => {
-                        found.conflicts.add(key, reason);
-                        record
-                    }
-                }
-            }
+            (Some(here), Some(there)) => match self.differing(key, &here, &there, claim, found) {
+                Some(claim) => noted(&there, 0, claim),
+                None => record,
+            },
             (Some(_), None) => {
                 found.missing += 1;
                 found.differing.add(key, "not in Lockmesh");
@@ -131,6 +119,10 @@ impl Judge<'_> {
                 Some(Claim::Copied) if there.session.is_none() => {
                     found.obsolete += 1;
                     found.differing.add(key, "deleted in Consul, still in Lockmesh");
+                    noted(&there, 0, Claim::Copied)
+                }
+                Some(Claim::Copied) => {
+                    found.differing.add(key, "deleted in Consul, but locked in Lockmesh");
                     noted(&there, 0, Claim::Copied)
                 }
                 Some(Claim::Equal) => {
@@ -144,6 +136,34 @@ impl Judge<'_> {
                 }
             },
             (None, None) => None,
+        }
+    }
+
+    /// Counts a key whose entries differ; returns the reason why it may be written.
+    fn differing(
+        &self,
+        key: &str,
+        here: &Entry,
+        there: &Entry,
+        claim: Option<Claim>,
+        found: &mut Comparison,
+    ) -> Option<Claim> {
+        let part = if here.value == there.value { "flags differ" } else { "values differ" };
+        let reason = match there.session {
+            Some(_) => format!("{part}, and it is locked in Lockmesh"),
+            None => part.to_owned(),
+        };
+        found.differing.add(key, reason.as_str());
+        let claim = claim.or(Some(Claim::Overwrite).filter(|_| self.overwrite));
+        match claim.filter(|_| there.session.is_none()) {
+            Some(claim) => {
+                found.outdated += 1;
+                Some(claim)
+            }
+            None => {
+                found.conflicts.add(key, reason);
+                None
+            }
         }
     }
 

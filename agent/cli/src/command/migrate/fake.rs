@@ -157,6 +157,9 @@ impl World {
         let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or_default();
         match path {
             "/v1/lockmesh/locks" if self.is_lockmesh => Some((200, b"[]".to_vec(), false)),
+            "/v1/lockmesh/servers" if self.is_lockmesh => {
+                Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), false))
+            }
             "/v1/agent/self" => Some((200, b"{}".to_vec(), false)),
             "/v1/txn" => {
                 let operations: Vec<Operation> = serde_json::from_slice(body).expect("a transaction");

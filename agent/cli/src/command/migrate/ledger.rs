@@ -15,7 +15,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Seek, Write}
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The beginning of the first line, which ends with the address of the source.
+/// The beginning of the first line, which ends with both sides of the migration.
 const TITLE: &str = "lockmesh migrate consul 1 ";
 
 /// The reason why this migration may change a key.
@@ -89,9 +89,9 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the file of a migration from `source`, or begins one. `writes` locks it.
-    pub(super) fn open(path: &Path, source: &str, writes: bool) -> Result<Self, CliError> {
-        let title = format!("{TITLE}{source}\n");
+    /// Opens the file of a migration between these sides, or begins one. `writes` locks it.
+    pub(super) fn open(path: &Path, migration: &str, writes: bool) -> Result<Self, CliError> {
+        let title = format!("{TITLE}{migration}");
         let mut this = Self { path: path.into(), title, batch: None, unfinished: BTreeMap::new() };
         let batch = this.beside("batch");
         let file = match writes {
@@ -106,11 +106,11 @@ impl Ledger {
                     --state"
                 )));
             }
-            let mut text = String::new();
-            file.read_to_string(&mut text).map_err(|error| this.failed(error))?;
+            let mut lines = Vec::new();
+            file.read_to_end(&mut lines).map_err(|error| this.failed(error))?;
             // A process that died while it wrote the lines had not sent the transaction.
             this.unfinished =
-                whole_lines(&text).filter_map(Record::parse).map(|r| (r.key, r.print)).collect();
+                whole_lines(&lines).filter_map(Record::parse).map(|r| (r.key, r.print)).collect();
             this.batch = Some(file).filter(|_| writes);
         }
         this.read()?;
@@ -180,23 +180,19 @@ impl Ledger {
         let path = self.beside(ending);
         let file = options().write(true).create(true).truncate(true).open(&path);
         let mut file = BufWriter::new(file.map_err(|error| self.failed(error))?);
-        file.write_all(self.title.as_bytes()).map_err(|error| self.failed(error))?;
+        writeln!(file, "{}", self.title).map_err(|error| self.failed(error))?;
         Ok(Writer { path, place: self.path.clone(), file })
     }
 
     fn check_title(&self, mut file: BufReader<File>) -> Result<BufReader<File>, CliError> {
-        let mut title = String::new();
-        file.read_line(&mut title).map_err(|error| self.failed(error))?;
-        // A process that died before the first write left an empty file.
-        if title == self.title || title.is_empty() {
-            return Ok(file);
-        }
+        // A process that died during the first write left no whole line.
+        let title = read_line(&mut file).map_err(|error| self.failed(error))?;
+        let Some(title) = title.filter(|title| *title != self.title) else { return Ok(file) };
         let path = self.path.display();
         Err(CliError::failed(match title.strip_prefix(TITLE) {
             Some(other) => format!(
-                "the state file {path} belongs to a migration from {}: continue with that --from, or choose \
-                 another file with --state",
-                other.trim_end()
+                "the state file {path} belongs to a migration from {other}: continue with the same sides and \
+                 --to-prefix, or choose another file with --state"
             ),
             None => format!("{path} is no state file of a migration: choose another with --state"),
         }))
@@ -289,16 +285,24 @@ fn failed(path: &Path, error: io::Error) -> CliError {
 }
 
 /// The lines that were written completely.
-fn whole_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'))
+fn whole_lines(lines: &[u8]) -> impl Iterator<Item = &str> {
+    let whole = lines.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+    whole.filter_map(|line| std::str::from_utf8(line).ok())
+}
+
+/// Reads a line without its end; `None` for one without an end, the last of a process that died.
+fn read_line(file: &mut BufReader<File>) -> io::Result<Option<String>> {
+    let mut line = Vec::new();
+    file.read_until(b'\n', &mut line)?;
+    match line.strip_suffix(b"\n") {
+        Some(line) => String::from_utf8(line.into()).map(Some).map_err(io::Error::other),
+        None => Ok(None),
+    }
 }
 
 fn read_record(file: &mut BufReader<File>, path: &Path) -> Result<Option<Record>, CliError> {
-    let mut line = String::new();
-    file.read_line(&mut line).map_err(|error| failed(path, error))?;
-    // A line without its end is the last one of a process that died.
-    let Some(line) = line.strip_suffix('\n') else { return Ok(None) };
-    let record = Record::parse(line);
+    let Some(line) = read_line(file).map_err(|error| failed(path, error))? else { return Ok(None) };
+    let record = Record::parse(&line);
     record.map(Some).ok_or_else(|| failed(path, io::Error::other(format!("the line {line:?} is damaged"))))
 }
 
@@ -351,7 +355,7 @@ mod tests {
         assert!(busy.starts_with("another migration uses"), "{busy}");
         drop(ledger);
         let other = Ledger::open(&path, "b:1", true).expect_err("another source").to_string();
-        assert!(other.contains("belongs to a migration from a:1: continue with that --from"), "{other}");
+        assert!(other.contains("belongs to a migration from a:1: continue with the same sides"), "{other}");
         std::fs::write(&path, "x\n").expect("written");
         let foreign = Ledger::open(&path, "a:1", false).expect_err("no state file").to_string();
         assert!(foreign.contains("is no state file"), "{foreign}");

@@ -31,7 +31,7 @@ use super::kv::limits::Limits;
 use super::output::warn;
 use compare::compare;
 use ledger::Ledger;
-use lockmesh_client::{Address, Client};
+use lockmesh_client::{Address, Client, Read};
 use report::{Comparison, Listed, Report};
 use side::{Source, distinct, is_lockmesh, of_consul, of_lockmesh};
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ const MAX_PASSES: u64 = 16;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The maximum time that a side may be unavailable.
-const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The pause before a pass is repeated that lost Consul.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -159,7 +159,7 @@ struct Migration {
     target: Client,
     ledger: Ledger,
     limits: Limits,
-    patience: Duration,
+    retry_timeout: Duration,
     report: Report,
     began: Instant,
 }
@@ -186,7 +186,10 @@ impl Migration {
         let prefixes = distinct(&args.prefixes);
         let source = Source { client, prefixes, root: args.to_prefix.clone() };
         let writes = !args.dry_run && !args.verify_only;
-        let ledger = Ledger::open(&args.state, &source.client.address().to_string(), writes)?;
+        let quorum = target.operator().servers(&Read::stale()).await.map_err(of_lockmesh)?;
+        let (from, to) = (source.client.address(), quorum.cluster_id);
+        let ledger =
+            Ledger::open(&args.state, &format!("{from} to {:?} of cluster {to}", args.to_prefix), writes)?;
         let limits = Limits::of(&target).await?;
         let report = Report {
             from: args.from.clone(),
@@ -196,7 +199,7 @@ impl Migration {
             ..Report::default()
         };
         let (args, began) = (args.clone(), Instant::now());
-        Ok(Self { args, source, target, ledger, limits, patience: PATIENCE, report, began })
+        Ok(Self { args, source, target, ledger, limits, retry_timeout: RETRY_TIMEOUT, report, began })
     }
 
     async fn run(mut self, stop: Option<Stop>) -> Result<Report, CliError> {
@@ -263,6 +266,8 @@ impl Migration {
         let mut rest = MAX_PASSES;
         loop {
             let (before, began) = (self.report.written.total(), Instant::now());
+            // A pass that began before the signal may lack the last changes.
+            let was_last = is_last;
             let interrupted =
                 || CliError::Interrupted("interrupted; run the same command again, which continues".into());
             let (indexes, conflicts) = {
@@ -284,6 +289,9 @@ impl Migration {
                 warn(&line);
             }
             let changes = self.report.written.total() - before;
+            if is_last && !was_last {
+                continue;
+            }
             if is_last {
                 rest -= 1;
                 if changes == 0 || rest == 0 {
@@ -295,7 +303,7 @@ impl Migration {
             let pause = began.elapsed().max(MIN_PAUSE);
             let wait = async {
                 tokio::time::sleep(pause).await;
-                // A lost Consul is reported, with patience, by the next pass.
+                // A lost Consul is retried, and reported, by the next pass.
                 let _ = self.source.changed(&indexes).await;
             };
             tokio::select! {
@@ -308,14 +316,21 @@ impl Migration {
         }
     }
 
-    /// Does one pass. If Consul is lost, the pass is continued for some time.
+    /// Does one pass. If Consul is lost, the pass is continued for some time after the last write.
     async fn pass(&mut self) -> Result<(Vec<u64>, Listed), CliError> {
-        let began = Instant::now();
+        let (mut lost_since, mut total) = (None, self.report.written.total());
         loop {
             let (source, target, ledger) = (&self.source, &self.target, &mut self.ledger);
             let written = &mut self.report.written;
-            match transfer(source, target, ledger, self.limits, self.patience, written).await {
-                Err(CliError::Unreachable(text)) if began.elapsed() + RETRY_PAUSE < self.patience => {
+            match transfer(source, target, ledger, self.limits, self.retry_timeout, written).await {
+                Err(CliError::Unreachable(text)) => {
+                    if self.report.written.total() > total {
+                        (lost_since, total) = (None, self.report.written.total());
+                    }
+                    let lost_since = *lost_since.get_or_insert_with(Instant::now);
+                    if lost_since.elapsed() + RETRY_PAUSE >= self.retry_timeout {
+                        return Err(CliError::Unreachable(text));
+                    }
                     warn(&format!("{text}; trying again"));
                     tokio::time::sleep(RETRY_PAUSE).await;
                     self.ledger.recover()?;

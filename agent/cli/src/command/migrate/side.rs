@@ -56,6 +56,7 @@ impl Source {
             list: List::new(&self.client, self.prefixes.clone()),
             source: self,
             limits,
+            count: 0,
             misfits: Listed::default(),
         }
     }
@@ -130,6 +131,10 @@ impl<'a> List<'a> {
                 address: self.client.address().clone(),
                 reason: format!("no reply within {} s", LIST_TIMEOUT.as_secs()),
             })??;
+            if opened.is_filtered() {
+                let text = "the token may not read all of them".into();
+                return Err(Error::Refused { status: 403, text });
+            }
             self.indexes.push(opened.index());
             self.open = Some(opened);
         }
@@ -141,6 +146,7 @@ pub(super) struct Listing<'a> {
     list: List<'a>,
     source: &'a Source,
     limits: Limits,
+    count: u64,
     /// Keys that Lockmesh cannot have.
     pub(super) misfits: Listed,
 }
@@ -148,6 +154,7 @@ pub(super) struct Listing<'a> {
 impl Listing<'_> {
     pub(super) async fn next(&mut self) -> Result<Option<Row>, CliError> {
         while let Some(mut entry) = self.list.next().await.map_err(of_consul)? {
+            self.count += 1;
             let name = joined(&self.source.root, &entry.key);
             if let Err(defect) = check_name(&entry.key).and_then(|()| check_key(&name)) {
                 self.misfits.add(&entry.key, format!("the key {defect}"));
@@ -164,6 +171,11 @@ impl Listing<'_> {
             return Ok(Some(Row { entry, misfit }));
         }
         Ok(None)
+    }
+
+    /// `true` if there was no key so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 
     /// The indexes of the lists, for [`Source::changed`].

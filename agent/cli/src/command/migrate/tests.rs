@@ -42,7 +42,7 @@ impl Pair {
         let told = |error: super::CliError| error.to_string();
         let mut migration = Migration::new(args, self.lockmesh.client()).await.map_err(told)?;
         // Nothing is repeated, so that no test waits.
-        migration.patience = Duration::ZERO;
+        migration.retry_timeout = Duration::ZERO;
         migration.run(None).await.map_err(told)
     }
 
@@ -101,7 +101,7 @@ async fn a_run_continues_after_consul_was_lost() {
     assert!(!pair.state().exists() && pair.lockmesh.world().keys.entries.is_empty());
     // The comparison gets its list, the first pass half of it.
     let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
-    migration.patience = Duration::ZERO;
+    migration.retry_timeout = Duration::ZERO;
     migration.plan().await.expect("no conflict");
     pair.consul.world().broken_lists = 1;
     let error = migration.copy(None).await.expect_err("Consul is lost").to_string();
@@ -127,7 +127,7 @@ async fn a_write_without_an_answer_is_not_a_conflict() {
     pair.fill(100);
     pair.lockmesh.world().lost_answers = 1;
     let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
-    migration.patience = Duration::ZERO;
+    migration.retry_timeout = Duration::ZERO;
     let error = migration.run(None).await.expect_err("the answer is lost").to_string();
     assert!(error.starts_with("Lockmesh: no reply"), "{error}");
     // The first batch was written and not noted; its keys change in Consul before the next run.
@@ -259,4 +259,53 @@ async fn errors_say_what_to_do() {
     let swapped =
         Migration::new(&pair.args(), pair.consul.client()).await.err().expect("no Lockmesh").to_string();
     assert!(swapped.contains("is no Lockmesh agent: name one with --http-addr"), "{swapped}");
+}
+
+#[tokio::test]
+async fn an_empty_list_of_consul_deletes_nothing() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    pair.consul.world().keys.entries.clear();
+    let error = pair.migrate(&pair.args()).await.expect_err("it is suspicious").to_string();
+    assert!(error.starts_with("Consul lists no keys any more"), "{error}");
+    assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
+}
+
+#[tokio::test]
+async fn a_locked_key_is_neither_updated_nor_deleted() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    let lock = |key: &str| {
+        let keys = &mut pair.lockmesh.world().keys;
+        let entry = keys.values()[key].clone();
+        keys.put(key, &entry.0, entry.1);
+        keys.entries.get_mut(key).expect("it was copied").session = "holder".into();
+    };
+    lock("a/001");
+    lock("a/002");
+    // The next run notes the entries with their locks, then the keys change in Consul.
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.retry_timeout = Duration::ZERO;
+    migration.plan().await.expect("all are equal");
+    pair.consul.world().keys.put("a/001", b"newer", 0);
+    pair.consul.world().keys.delete("a/002");
+    migration.copy(None).await.expect("it ends");
+    drop(migration);
+    let values = pair.lockmesh.world().keys.values();
+    assert_eq!((&values["a/001"].0[..], &values["a/002"].0[..]), (&b"v1"[..], &b"v2"[..]));
+    let report = pair.migrate(&ConsulArgs { verify_only: true, ..pair.args() }).await.expect("it ends");
+    let differing: Vec<_> = report.comparison.differing.keys.iter().map(|listed| &listed.key[..]).collect();
+    assert_eq!(differing, ["a/001", "a/002"]);
+}
+
+#[tokio::test]
+async fn a_state_file_belongs_to_one_destination() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.migrate(&ConsulArgs { to_prefix: "copy".into(), ..pair.args() }).await.expect("it ends");
+    let error = pair.migrate(&pair.args()).await.expect_err("another path").to_string();
+    assert!(error.contains("continue with the same sides and --to-prefix"), "{error}");
+    assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
 }

@@ -61,7 +61,7 @@ pub(super) struct Pass<'a> {
     writer: Writer,
     limits: Limits,
     /// The maximum time that Lockmesh may be unavailable.
-    patience: Duration,
+    retry_timeout: Duration,
     queue: Vec<Item>,
     pending: usize,
     bytes: usize,
@@ -76,14 +76,24 @@ pub(super) async fn transfer(
     target: &Client,
     ledger: &mut Ledger,
     limits: Limits,
-    patience: Duration,
+    retry_timeout: Duration,
     written: &mut Written,
 ) -> Result<(Vec<u64>, Listed), CliError> {
     let mut records = ledger.read()?;
     let writer = ledger.rewrite()?;
     let (queue, conflicts) = (Vec::new(), Listed::default());
-    let mut pass =
-        Pass { target, ledger, writer, limits, patience, queue, pending: 0, bytes: 0, written, conflicts };
+    let mut pass = Pass {
+        target,
+        ledger,
+        writer,
+        limits,
+        retry_timeout,
+        queue,
+        pending: 0,
+        bytes: 0,
+        written,
+        conflicts,
+    };
     let mut list = source.list(limits);
     let (mut progress, mut seen) = (Progress::new(), 0_u64);
     let mut row = list.next().await?;
@@ -101,6 +111,14 @@ pub(super) async fn transfer(
             record = records.next()?;
         }
         let is_covered = source.covers(&key);
+        let was_copied = || known.as_ref().is_some_and(|record| record.claim == Claim::Copied);
+        if list.is_empty() && is_covered && was_copied() {
+            return Err(CliError::failed(
+                "Consul lists no keys any more, but keys were copied before. Nothing was deleted in Lockmesh. \
+                 With ACLs in Consul, give a token that may read the keys with --from-token-file FILE. If \
+                 they were deleted, delete them in Lockmesh with `lockmesh kv delete --recurse`",
+            ));
+        }
         pass.add(here, known, is_covered).await?;
         let total = pass.written.total();
         progress.report(|| format!("copying: {seen} keys read, {total} written so far"));
@@ -201,7 +219,7 @@ impl Pass<'_> {
                 }
                 Err(error) => error,
             };
-            if !error.is_transient() || began.elapsed() >= self.patience {
+            if !error.is_transient() || began.elapsed() >= self.retry_timeout {
                 return Err(of_lockmesh(error));
             }
             tokio::time::sleep(backoff.next_pause()).await;
@@ -253,7 +271,10 @@ impl Pass<'_> {
         let index = there.map_or(0, |there| there.modify_index);
         match item {
             Item::Keep(_) => {}
-            Item::Write { print: wanted, state, .. } if print == Some(*wanted) => *state = State::Done(index),
+            Item::Write { print: wanted, state, .. } if print == Some(*wanted) => {
+                // The index of a locked entry must not permit the next write.
+                *state = State::Done(index * u64::from(is_free));
+            }
             Item::Delete { state, .. } if print.is_none() => *state = State::Done(0),
             Item::Write { record, expected, state, .. } => {
                 let known = record.as_ref().map(|record| record.print);
@@ -290,7 +311,7 @@ impl Pass<'_> {
             Item::Delete { record, state: State::Refused, .. } => {
                 self.conflicts
                     .add(&record.key, "deleted in Consul, but changed in Lockmesh during the migration");
-                None
+                Some(Record { target: 0, ..record })
             }
             Item::Delete { .. } => {
                 self.written.deleted += 1;
