@@ -8,7 +8,7 @@
 use crate::command::Command;
 use crate::query::{Answer, Query, Rows};
 use crate::record::{Loss, LossCause};
-use crate::rpc::{Call, Request, Response};
+use crate::rpc::{Call, Request, Response, Unavailable};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -44,6 +44,17 @@ impl Dialect {
         }
     }
 
+    /// Returns the newest version of the [`format`](crate::format) of the rows in its messages.
+    fn row_format(self) -> u8 {
+        match self {
+            Self::First => 1,
+            Self::Second => 2,
+            Self::Third => 4,
+            Self::Fourth => 5,
+            Self::Fifth => 6,
+        }
+    }
+
     /// Returns the version with this name in the TLS handshake.
     pub fn named(alpn: &[u8]) -> Option<Self> {
         Self::ALL.into_iter().find(|dialect| dialect.alpn() == alpn)
@@ -54,7 +65,7 @@ impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
-    /// prepared queries.
+    /// prepared queries, also in the parts of a backup that is restored.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -83,10 +94,11 @@ impl Call {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
             // The caller does not accept this answer either. Nothing was done.
-            Self::Begin(
-                id,
-                Request::Propose(_, Command::UpdateCoordinate { .. } | Command::PreparedQuery(_)),
-            ) if dialect < Dialect::Fifth => Cow::Owned(Self::Begin(*id, Request::Status)),
+            Self::Begin(id, Request::Propose(_, command))
+                if dialect < Dialect::Fifth && command.since() >= 6 =>
+            {
+                Cow::Owned(Self::Begin(*id, Request::Status))
+            }
             known => Cow::Borrowed(known),
         }
     }
@@ -107,7 +119,8 @@ impl Response {
     /// Converts the response for a peer that supports this version. Before [`Dialect::Second`] it
     /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
     /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
-    /// [`Dialect::Fourth`] its losses have no output of a check.
+    /// [`Dialect::Fourth`] its losses have no output of a check. A backup with rows that the peer
+    /// does not support is denied.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
@@ -117,6 +130,11 @@ impl Response {
             {
                 let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
                 Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
+            }
+            Self::BackupPart(part) if part.rows.iter().any(|row| row.since() > dialect.row_format()) => {
+                let text = "the backup has rows that this agent does not support: save it through an agent of the \
+                            servers' version";
+                Self::Unavailable(Unavailable::Denied(text.into()))
             }
             known => known,
         }
@@ -136,11 +154,12 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
 #[cfg(test)]
 mod tests {
     use super::Dialect;
+    use crate::change::{Change, Table};
     use crate::command::{Command, QueryCommand};
-    use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, WallTime};
+    use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, Term, WallTime};
     use crate::query::{Answer, Blocking, Consistency, Query, Rows};
     use crate::record::{Coordinate, Loss, LossCause};
-    use crate::rpc::{Call, CallId, Request, Response, ViewId};
+    use crate::rpc::{BackupPart, Call, CallId, Request, Response, Unavailable, ViewId};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -177,6 +196,27 @@ mod tests {
         for (dialect, causes) in expected {
             assert_eq!(all.clone().in_dialect(dialect), answer(causes), "{dialect:?}");
         }
+    }
+
+    #[test]
+    fn a_peer_receives_only_rows_of_a_backup_that_it_can_decode() {
+        let part = |rows| {
+            let (cluster_id, term) = (String::new(), Term(1));
+            Response::BackupPart(BackupPart {
+                backup: 1,
+                cluster_id,
+                index: LogIndex(7),
+                term,
+                number: 0,
+                last: true,
+                rows,
+            })
+        };
+        let known = part(vec![Change::TableIndex(Table::Entries, LogIndex(7))]);
+        assert_eq!(known.clone().in_dialect(Dialect::First), known);
+        let newer = part(vec![Change::TableIndex(Table::Coordinates, LogIndex(7))]);
+        assert_eq!(newer.clone().in_dialect(Dialect::Fifth), newer);
+        assert!(matches!(newer.in_dialect(Dialect::Fourth), Response::Unavailable(Unavailable::Denied(_))));
     }
 
     #[test]

@@ -80,5 +80,11 @@ pub enum Notice {
 
 /// Returns the error for a caller whose server sent an unexpected reply.
 pub fn unexpected(response: &Response) -> Unavailable {
-    Unavailable::Unknown(format!("the server sent an unexpected reply: {response:?}"))
+    match response {
+        // In place of a request that an earlier version does not support, it receives this one.
+        Response::Status(_) => {
+            Unavailable::Denied("the server is of an earlier version without this request: upgrade it".into())
+        }
+        _ => Unavailable::Unknown(format!("the server sent an unexpected reply: {response:?}")),
+    }
 }
