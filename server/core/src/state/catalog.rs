@@ -47,7 +47,7 @@ pub(super) struct Catalog {
     pub(super) replaced: Replaced,
 }
 
-/// The approximate size of all services and checks that were replaced or removed, in bytes: at most
+/// The approximate size of all rows of a table that were replaced or removed, in bytes: at most
 /// that much is kept by views alone. It is no part of the replicated state: all values are equal.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Replaced(pub(super) u64);
@@ -65,7 +65,12 @@ impl Replaced {
     pub(super) fn add<'a>(&mut self, texts: impl IntoIterator<Item = &'a String>) {
         /// The size of a row without its texts.
         const OTHERS: usize = 256;
-        self.0 += (OTHERS + texts.into_iter().map(String::len).sum::<usize>()) as u64;
+        self.add_bytes(OTHERS + texts.into_iter().map(String::len).sum::<usize>());
+    }
+
+    /// Adds a row of this size.
+    pub(super) fn add_bytes(&mut self, bytes: usize) {
+        self.0 += bytes as u64;
     }
 }
 

@@ -4,6 +4,7 @@
 //! either.
 
 use super::State;
+use super::catalog::Replaced;
 use super::error::QueryError;
 use super::rows::{put, take_out};
 use super::step::{Step, reply_or_refusal};
@@ -16,6 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
+/// The maximum number of characters of the reason why a template is rejected: it is kept with the
+/// reply.
+const TEMPLATE_ERROR_MAX: usize = 1024;
+
 /// The prepared queries. No derived set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PreparedQueries {
@@ -26,6 +31,7 @@ pub(super) struct PreparedQueries {
     pub(super) templates: BTreeMap<String, QueryId>,
     /// The queries that end with each session.
     pub(super) by_session: BTreeMap<SessionId, BTreeSet<QueryId>>,
+    pub(super) replaced: Replaced,
 }
 
 impl PreparedQueries {
@@ -35,6 +41,7 @@ impl PreparedQueries {
 
     pub(super) fn load(&mut self, id: QueryId, query: Option<Arc<PreparedQuery>>) {
         if let Some(before) = self.rows.get(&id).cloned() {
+            self.replaced.add_bytes(before.spec.bytes());
             let name = QuerySpec::folded(&before.spec.name);
             for names in [&mut self.by_name, &mut self.templates] {
                 if names.get(&name) == Some(&id) {
@@ -158,7 +165,9 @@ fn may_be_written(step: &Step<'_>, id: QueryId, new: &NewQuery) -> Result<(), Re
         return Err(Refusal::InvalidSession(session));
     }
     if let Some(reason) = &new.template_error {
-        return Err(QueryError::Template(reason.clone()).into());
+        // An agent quotes texts of the query, which have no limit before the check below.
+        let reason = reason.chars().take(TEMPLATE_ERROR_MAX).collect();
+        return Err(QueryError::Template(reason).into());
     }
     // The agent has checked it; a row is limited here too.
     if spec.bytes() > QUERY_BYTES_MAX {

@@ -200,7 +200,13 @@ impl State {
         self.catalog.node_indexes.values_mut().for_each(|index| *index = to);
         // Tombstones keep indexes from going back, and no index is below this one.
         self.keys.tombstones = Pages::default();
-        self.table_indexes = [to; TABLES.len()];
+        let format = self.format();
+        for (table, index) in TABLES.iter().zip(&mut self.table_indexes) {
+            // A server of an earlier build cannot read the others.
+            if table.since() <= format {
+                *index = to;
+            }
+        }
         self.catalog.indexes.raise(to);
     }
 
