@@ -103,15 +103,7 @@ impl Agent {
         let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
 
         let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let local = node::Identity {
-            node: node.name.clone(),
-            node_id: node.id.clone(),
-            datacenter: config.node.datacenter.clone(),
-            version: VERSION.into(),
-            advertise: own_address.clone(),
-            meta: NodeMeta::from(config.node_meta.clone()),
-            server_rpc: server,
-        };
+        let local = local_identity(&config, &node, &own_address, server);
         let mut registration = registration(&local);
         registration.incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
         registration.port = port;
@@ -373,6 +365,23 @@ fn open_registry(
     let registry = registry.map_err(|error| AgentError::Registry(config.data_dir.clone(), error))?;
     registry.configure(configured).map_err(AgentError::Configured)?;
     Ok(registry)
+}
+
+fn local_identity(
+    config: &AgentConfig,
+    node: &NodeIdentity,
+    advertise: &OwnAddress,
+    server_rpc: Option<SocketAddr>,
+) -> node::Identity {
+    node::Identity {
+        node: node.name.clone(),
+        node_id: node.id.clone(),
+        datacenter: config.node.datacenter.clone(),
+        version: VERSION.into(),
+        advertise: advertise.clone(),
+        meta: NodeMeta::from(config.node_meta.clone()),
+        server_rpc,
+    }
 }
 
 fn registration(identity: &node::Identity) -> AgentRegistration {

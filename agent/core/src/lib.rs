@@ -21,6 +21,7 @@
 //! | `prepared_query/` | prepared queries: their rules, templates, and the selection of instances |
 //! | `gossip/` | the failure detector: this agent in the mesh (SWIM); only `engine.rs` names foca |
 //! | `registry/` | this agent's own services and health checks, kept equal to the catalog (anti-entropy) |
+//! | `registry/tests/` | its tests in virtual time |
 //! | `request_ids.rs` | one id for all attempts of a command |
 
 pub mod admission;

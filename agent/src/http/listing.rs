@@ -13,7 +13,9 @@ use crate::upstream::parts::{OpenView, Part};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use lockmesh_client::shape::json::{Layout, render, render_array};
+use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
+use lockmesh_protocol::rpc::Unavailable;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::io;
@@ -28,6 +30,9 @@ const LONG_LIST: usize = 512;
 
 /// The maximum number of parts of a list that is held as a whole, about 64 MiB.
 const MAX_PARTS: usize = 256;
+
+/// The maximum number of answers that are read again because another one is newer.
+const MAX_REREADS: usize = 6;
 
 /// Rows as one JSON value, whose innermost brackets hold the items.
 #[derive(Debug)]
@@ -138,11 +143,13 @@ impl Call<'_> {
             let mut reads = JoinSet::new();
             for query in queries.iter().cloned() {
                 let (upstream, read) = (self.api.upstream.clone(), Read { query, consistency, blocking });
-                reads.spawn(async move { upstream.read_any(read).await });
+                reads.spawn(async move { upstream.call(read).await });
             }
             let first = reads.join_next().await.expect("there are several");
-            let first = first.expect("a read neither panics nor is cancelled");
-            first.map_err(|unavailable| Self::failure(unavailable, meta))?;
+            match first.expect("a read neither panics nor is cancelled") {
+                Ok(_) | Err(Unavailable::AnswerTooLong { .. }) => {}
+                Err(unavailable) => return Err(Self::failure(unavailable, meta)),
+            }
         }
         blocking = blocking.map(|blocking| Blocking { wait: Duration::ZERO, ..blocking });
         let options = ReadOptions { consistency, blocking };
@@ -151,9 +158,21 @@ impl Call<'_> {
             parts.push_back((place, self.read_list(query.clone(), options, meta).await?));
         }
         // An answer may lack a change with a lower index than that of a later answer.
-        while parts.iter().any(|(_, part)| part.answer.index > parts[0].1.answer.index) {
+        let is_newest = |parts: &VecDeque<(usize, Part)>| {
+            parts.iter().all(|(_, part)| part.answer.index <= parts[0].1.answer.index)
+        };
+        let mut rereads = 0;
+        while !is_newest(&parts) && rereads < MAX_REREADS {
             let (place, _) = parts.pop_front().expect("there are several");
             parts.push_back((place, self.read_list(queries[place].clone(), options, meta).await?));
+            rereads += 1;
+        }
+        if !is_newest(&parts) {
+            // Up to the index of the first one, all have every change.
+            let common = parts[0].1.answer.index.max(blocking.map_or(LogIndex(0), |blocking| blocking.index));
+            for (_, part) in parts.iter_mut().filter(|(_, part)| part.answer.index > common) {
+                Arc::make_mut(&mut part.answer).index = common;
+            }
         }
         parts.make_contiguous().sort_by_key(|(place, _)| *place);
         Ok(parts.into_iter().map(|(_, part)| part).collect())
@@ -250,6 +269,19 @@ fn too_long() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
+/// Works on so many rows, on another thread if they are many, so that no other request waits.
+pub(super) async fn apart<T: Send + 'static>(
+    rows: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    match rows <= LONG_LIST {
+        true => Ok(work()),
+        false => tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|_| Failure::not_done("the agent is shutting down")),
+    }
+}
+
 /// The pieces of a list, which are read and rendered one after the other.
 struct Pieces<R> {
     /// The answers that are not begun.
@@ -270,17 +302,16 @@ impl<R: Render> Pieces<R> {
         self.rendered(answer).await.map(Some)
     }
 
-    /// Renders an answer; a long one on another thread, so that no other request waits meanwhile.
+    /// Renders an answer.
     async fn rendered(&mut self, answer: Arc<Answer>) -> Result<Piece, Failure> {
         let mut render = self.render.take().expect("it is here between two parts");
         let layout = self.layout;
-        if !self.is_costly && answer.rows.len() <= LONG_LIST {
-            let piece = render(&answer.rows, layout);
-            self.render = Some(render);
-            return piece;
-        }
-        let rendering = tokio::task::spawn_blocking(move || (render(&answer.rows, layout), render)).await;
-        let (piece, render) = rendering.map_err(|_| Failure::not_done("the agent is shutting down"))?;
+        let count = match &answer.rows {
+            Rows::Node(Some((_, services))) => services.len(),
+            rows => rows.len(),
+        };
+        let count = if self.is_costly { usize::MAX } else { count };
+        let (piece, render) = apart(count, move || (render(&answer.rows, layout), render)).await?;
         self.render = Some(render);
         piece
     }

@@ -7,10 +7,11 @@
 
 use super::answer::Failure;
 use super::call::{Call, ReadOptions};
-use super::listing::joined;
+use super::listing::{apart, joined};
+use crate::upstream::calls::Read;
 use crate::upstream::parts::Part;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::query::{Instance, Query, Rows};
+use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
 use lockmesh_protocol::record::{Check, Coordinate, Node};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,12 +42,6 @@ impl OfNode for Instance {
     }
 }
 
-impl OfNode for &Instance {
-    fn node_name(&self) -> &NodeName {
-        &self.node.name
-    }
-}
-
 /// Sorts a list by its distance from the node that the request names with `?near=`: all answers
 /// become one, read to its end. Without it, nothing is read and the answers stay as they are.
 pub(super) async fn sorted_as_requested(
@@ -58,15 +53,15 @@ pub(super) async fn sorted_as_requested(
     if !answers.iter().all(|part| is_of_nodes(&part.answer.rows)) {
         return Ok(answers);
     }
-    let mut sorted = joined(answers).await?;
+    let sorted = joined(answers).await?;
     let origin = origin(call, options, near).await?;
-    match &mut sorted.rows {
-        Rows::Nodes(rows) => sort(call, options, &origin, rows).await?,
-        Rows::Checks(rows) => sort(call, options, &origin, rows).await?,
-        Rows::Instances(rows) => sort(call, options, &origin, rows).await?,
-        _ => {}
-    }
-    Ok(vec![Part::whole(Arc::new(sorted))])
+    let rows = match sorted.rows {
+        Rows::Nodes(rows) => Rows::Nodes(sort(call, options, &origin, rows).await?),
+        Rows::Checks(rows) => Rows::Checks(sort(call, options, &origin, rows).await?),
+        Rows::Instances(rows) => Rows::Instances(sort(call, options, &origin, rows).await?),
+        others => others,
+    };
+    Ok(vec![Part::whole(Arc::new(Answer { rows, ..sorted }))])
 }
 
 fn is_of_nodes(rows: &Rows) -> bool {
@@ -84,35 +79,42 @@ pub(super) async fn origin(call: &Call<'_>, options: ReadOptions, near: &str) ->
 }
 
 /// Sorts rows by their distance from a node.
-pub(super) async fn sort<T: OfNode>(
+pub(super) async fn sort<T: OfNode + Send + 'static>(
     call: &Call<'_>,
     options: ReadOptions,
     origin: &NodeName,
-    rows: &mut [T],
-) -> Result<(), Failure> {
+    rows: Vec<T>,
+) -> Result<Vec<T>, Failure> {
     if rows.len() < 2 {
-        return Ok(());
+        return Ok(rows);
     }
-    let answer = call.read(Query::Coordinates, at_once(options), None).await?;
-    // A server of an earlier build knows no coordinates.
-    let Rows::Coordinates(coordinates) = &answer.rows else { return Ok(()) };
-    sort_from(origin, coordinates, rows);
-    Ok(())
+    let answers = read_now(call, options, Query::Coordinates).await?;
+    let origin = origin.folded();
+    apart(rows.len(), move || sort_from(&origin, &answers, rows)).await
 }
 
-/// Returns the options of a read that does not wait, as the list did.
-fn at_once(options: ReadOptions) -> ReadOptions {
-    ReadOptions { blocking: None, ..options }
+/// Reads all rows at once, without the wait of the list.
+async fn read_now(
+    call: &Call<'_>,
+    ReadOptions { consistency, .. }: ReadOptions,
+    query: Query,
+) -> Result<Vec<Arc<Answer>>, Failure> {
+    Ok(call.api.upstream.read_all(Read { query, consistency, blocking: None }).await?)
 }
 
-fn sort_from<T: OfNode>(origin: &NodeName, coordinates: &[(NodeName, Arc<Coordinate>)], rows: &mut [T]) {
-    let of_node: BTreeMap<NodeName, &Coordinate> =
-        coordinates.iter().map(|(node, coordinate)| (node.folded(), &**coordinate)).collect();
-    let Some(from) = of_node.get(&origin.folded()) else { return };
+fn sort_from<T: OfNode>(origin: &NodeName, answers: &[Arc<Answer>], mut rows: Vec<T>) -> Vec<T> {
+    let mut of_node: BTreeMap<NodeName, &Coordinate> = BTreeMap::new();
+    for answer in answers {
+        // A server of an earlier build knows no coordinates.
+        let Rows::Coordinates(coordinates) = &answer.rows else { return rows };
+        of_node.extend(coordinates.iter().map(|(node, coordinate)| (node.folded(), &**coordinate)));
+    }
+    let Some(from) = of_node.get(origin) else { return rows };
     rows.sort_by_cached_key(|row| {
         let to = of_node.get(&row.node_name().folded());
         to.map_or(Duration::MAX, |to| from.distance_to(to))
     });
+    rows
 }
 
 /// Returns the node with the client's address: the agent's own for a client on its host, and if no
@@ -122,8 +124,12 @@ async fn node_of_client(call: &Call<'_>, options: ReadOptions) -> Result<NodeNam
     let Some(ip) = call.peer.ip().map(|ip| ip.to_canonical()).filter(|ip| !ip.is_loopback()) else {
         return Ok(own);
     };
-    let answer = call.read(Query::Nodes, at_once(options), None).await?;
-    let Rows::Nodes(nodes) = &answer.rows else { return Ok(own) };
-    let found = nodes.iter().find(|node| node.address.parse::<IpAddr>().is_ok_and(|address| address == ip));
+    let answers = read_now(call, options, Query::Nodes).await?;
+    let nodes = answers.iter().flat_map(|answer| match &answer.rows {
+        Rows::Nodes(nodes) => nodes.as_slice(),
+        _ => &[],
+    });
+    let mut nodes = nodes.filter(|node| node.address.parse::<IpAddr>().is_ok_and(|address| address == ip));
+    let found = nodes.next();
     Ok(found.map_or(own, |node| node.name.clone()))
 }

@@ -6,6 +6,7 @@ use lockmesh_protocol::prepared_query::QueryService;
 use lockmesh_protocol::query::Instance;
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::CheckStatus;
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 
 /// The number of instances among which the near node itself is moved to the front. With a sort by
@@ -30,9 +31,9 @@ pub fn selected<'a>(
 }
 
 /// Swaps the instance on this node with the first one, if it is near the front.
-pub fn move_to_front(selected: &mut [&Instance], node: &NodeName) {
+pub fn move_to_front(selected: &mut [impl Borrow<Instance>], node: &NodeName) {
     let folded = node.folded();
-    let is_there = |instance: &&Instance| instance.node.name.folded() == folded;
+    let is_there = |instance: &_| Borrow::<Instance>::borrow(instance).node.name.folded() == folded;
     if let Some(place) = selected.iter().take(NEAR_DEPTH).position(is_there) {
         selected.swap(0, place);
     }

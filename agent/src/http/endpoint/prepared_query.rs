@@ -8,7 +8,7 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::go::json::{JsonError, first_value};
 use super::super::go::number::{parse_bool, parse_int};
-use super::super::listing::{Form, Listing, Piece, joined};
+use super::super::listing::{Form, Listing, Piece, apart, joined};
 use super::super::near;
 use super::super::shapes;
 use super::instances::{self, Listed, Named};
@@ -23,10 +23,14 @@ use lockmesh_net::random;
 use lockmesh_protocol::command::{Command, NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QUERY_NAME_MAX};
-use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use serde_json::{Map, Value};
 use std::sync::Arc;
+
+/// The maximum number of characters of the reason why a template is rejected: it may quote the
+/// whole query.
+const TEMPLATE_ERROR_MAX: usize = 1024;
 
 const NOT_FOUND: &str = "Query not found";
 
@@ -114,7 +118,8 @@ async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> 
 fn judged(draft: Draft) -> Result<NewQuery, Failure> {
     let Draft { spec, nearest_n, .. } = draft;
     check(&spec, nearest_n).map_err(|error| Failure::refused(format!("Invalid prepared query: {error}")))?;
-    let template_error = filled(&spec, &spec.name).err().map(|error| error.to_string());
+    let error = filled(&spec, &spec.name).err().map(|error| error.to_string());
+    let template_error = error.map(|text| text.chars().take(TEMPLATE_ERROR_MAX).collect());
     Ok(NewQuery { spec, template_error })
 }
 
@@ -160,27 +165,31 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         // No cluster has peers.
         _ => Answer { rows: Rows::Instances(Vec::new()), ..(*resolved).clone() },
     };
-    let Rows::Instances(instances) = &answer.rows else { return Err(misfit::wrong_rows()) };
-    let mut named = Named::new(listed, &service.service);
-    let found = instances.iter().filter(|instance| named.is_new(instance));
-    let mut nodes = selected(found, service, random::seed());
+    let count = answer.rows.len();
+    let (meta, of_read) = (meta(&answer, options), Answer { rows: Rows::Keys(Vec::new()), ..answer.clone() });
+    let Rows::Instances(instances) = answer.rows else { return Err(misfit::wrong_rows()) };
+    let (wanted, seed) = (service.clone(), random::seed());
+    let select = move || {
+        let mut named = Named::new(listed, &wanted.service);
+        let found = instances.iter().filter(|instance| named.is_new(instance));
+        selected(found, &wanted, seed).into_iter().cloned().collect::<Vec<Instance>>()
+    };
+    let mut nodes = apart(count, select).await?;
     let near = call.params.non_empty("near").unwrap_or(&service.near);
     if !near.is_empty() {
         let origin = near::origin(call, options, near).await?;
-        near::sort(call, options, &origin, &mut nodes).await?;
+        nodes = near::sort(call, options, &origin, nodes).await?;
         move_to_front(&mut nodes, &origin);
     }
     nodes.truncate(limit);
-    let executed = Executed {
-        service: service.service.clone(),
-        nodes: nodes.into_iter().map(shapes::instance).collect(),
-        dns: Dns { ttl: query.spec.dns_ttl.clone() },
-        datacenter: call.api.identity.datacenter.clone(),
-        peer_name: String::new(),
-        failovers: 0,
-        meta: meta(&answer, options),
+    let (service, dns) = (service.service.clone(), Dns { ttl: query.spec.dns_ttl.clone() });
+    let (datacenter, layout) = (call.api.identity.datacenter.clone(), call.layout());
+    let render = move || {
+        let nodes = nodes.iter().map(shapes::instance).collect();
+        let peer_name = String::new();
+        answer::json(&Executed { service, nodes, dns, datacenter, peer_name, failovers: 0, meta }, layout)
     };
-    let response = with_meta(answer::json(&executed, call.layout()), &answer, options);
+    let response = with_meta(apart(count, render).await?, &of_read, options);
     Ok(instances::marked(call, response))
 }
 
