@@ -238,6 +238,9 @@ mod tests {
         {
             assert!(text.contains(part), "{part}:\n{text}");
         }
+        let proxy = found.agent.services[0].pointer("/connect/sidecar_service/proxy");
+        let upstreams = serde_json::json!([{"destination_name": "db", "local_bind_port": 5000}]);
+        assert_eq!(proxy, Some(&serde_json::json!({ "upstreams": upstreams })), "a list of one");
         assert_eq!(found.agent.checks.len(), 1);
         assert_eq!(findings(&found), ["a.hcl:2 service.token", "a.hcl:14 check.docker_container_id"]);
         let json = "{\"Service\": {\"ID\": \"a\", \"Name\": \"a\", \"Check\": {\"ScriptArgs\": [\"x\"], \
