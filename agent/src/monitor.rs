@@ -316,6 +316,12 @@ impl Monitor {
         lines.iter().for_each(|line| line.write(format, &mut text));
         Some(text)
     }
+
+    /// Waits until the agent stops.
+    pub(crate) async fn stopped(&mut self) {
+        // An error: the agent is gone.
+        let _ = self.stopping.wait_for(|stopping| *stopping).await;
+    }
 }
 
 impl Drop for Monitor {

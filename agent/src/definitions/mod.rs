@@ -67,6 +67,11 @@ const API_ALIASES: &[&str] = &[
 ];
 /// The fields whose value is an object with names of its own.
 const OBJECTS: [&str; 2] = ["Proxy", "Connect"];
+/// The fields of a proxy that are stored with the names in them.
+const STORED: [&str; 6] =
+    ["AccessLogs", "EnvoyExtensions", "Expose", "MeshGateway", "TransparentProxy", "Upstreams"];
+/// The fields in these whose own names are free.
+const FREE: [&str; 2] = ["Arguments", "Config"];
 
 /// Returns an object with the API's names, without underscores.
 fn folded(value: &Value, spelling: Spelling) -> Value {
@@ -77,10 +82,39 @@ fn folded(value: &Value, spelling: Spelling) -> Value {
             Spelling::Api if !is_in(API_ALIASES, name) => name.clone(),
             _ => name.replace('_', ""),
         };
-        let value = if is_in(&OBJECTS, &name) { folded(value, spelling) } else { value.clone() };
+        let value = match spelling {
+            _ if is_in(&OBJECTS, &name) => folded(value, spelling),
+            Spelling::Config if is_in(&STORED, &name) => with_api_names(value),
+            _ => value.clone(),
+        };
         (name, value)
     };
     Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
+}
+
+/// Returns a value of a configuration file with the API's names at all depths.
+fn with_api_names(value: &Value) -> Value {
+    match value {
+        Value::Array(list) => list.iter().map(with_api_names).collect(),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                let name: String = name.split('_').map(capitalized).collect();
+                let is_free = FREE.contains(&name.as_str());
+                (name, if is_free { value.clone() } else { with_api_names(value) })
+            };
+            Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
+        }
+        _ => value.clone(),
+    }
+}
+
+/// Returns a word of a name as the API spells it.
+fn capitalized(word: &str) -> String {
+    match word.split_at_checked(1) {
+        _ if word == "json" => "JSON".into(),
+        Some((first, rest)) => first.to_ascii_uppercase() + rest,
+        None => word.into(),
+    }
 }
 
 /// Reads a duration as text, or as a number of nanoseconds; 0 if absent or empty.
@@ -93,5 +127,32 @@ fn duration_field(object: &Object<'_>, name: &str) -> Result<i64, JsonError> {
             number.as_i64().ok_or_else(|| JsonError::Value(format!("time: invalid duration \"{number}\"")))
         }
         Some(other) => Err(object.wrong(name, other, "time.Duration")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_configured_proxy_is_stored_with_the_api_s_names() {
+        let definition = json!({"name": "p", "proxy": {
+            "destination_service_name": "web",
+            "upstreams": [{"destination_name": "db", "mesh_gateway": {"mode": "local"}, "config": {"max_pending": 1}}],
+            "expose": {"paths": [{"local_path_port": 80}]},
+            "access_logs": {"json_format": "x"},
+            "envoy_extensions": [{"Name": "a", "arguments": {"my_key": 1}}],
+            "config": {"local_timeout": 1},
+        }});
+        let proxy = json!({
+            "destinationservicename": "web",
+            "upstreams": [{"DestinationName": "db", "MeshGateway": {"Mode": "local"}, "Config": {"max_pending": 1}}],
+            "expose": {"Paths": [{"LocalPathPort": 80}]},
+            "accesslogs": {"JSONFormat": "x"},
+            "envoyextensions": [{"Name": "a", "Arguments": {"my_key": 1}}],
+            "config": {"local_timeout": 1},
+        });
+        assert_eq!(folded(&definition, Spelling::Config)["proxy"], proxy);
     }
 }

@@ -9,6 +9,7 @@ use crate::telemetry::check_level;
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_server::config::ServerConfig;
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -40,7 +41,7 @@ enum Command {
         /// Folder for agent.toml and server.toml, instead of stdout
         #[arg(long, value_name = "FOLDER")]
         output: Option<PathBuf>,
-        /// Overwrite files in the folder
+        /// Overwrite files in the folder; they keep their owner and mode
         #[arg(long, requires = "output")]
         force: bool,
         /// Print the configuration and the list of keys that are not converted as JSON
@@ -78,7 +79,8 @@ fn texts(converted: &Conversion) -> Vec<(&'static str, String)> {
     [agent].into_iter().chain(server).collect()
 }
 
-/// Writes the files, readable by their owner only, because headers of checks may hold secrets.
+/// Writes the files, readable by their owner only, because headers of checks may hold secrets. A
+/// replaced file's owner and mode are kept: an agent must be able to read what root converts.
 fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliError> {
     let cannot = |path: &Path, error: &dyn std::fmt::Display| {
         CliError::failed(format!("cannot write {}: {error}", path.display()))
@@ -93,6 +95,12 @@ fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliEr
         let path = folder.join(name);
         let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| cannot(&path, &error))?;
         part.write_all(text.as_bytes()).map_err(|error| cannot(&path, &error))?;
+        if let Ok(replaced) = path.metadata() {
+            let file = part.as_file();
+            fchown(file, Some(replaced.uid()), Some(replaced.gid()))
+                .and_then(|()| file.set_permissions(replaced.permissions()))
+                .map_err(|error| cannot(&path, &error))?;
+        }
         let written = if force { part.persist(&path) } else { part.persist_noclobber(&path) };
         written.map_err(|error| cannot(&path, &error.error))?;
     }
@@ -148,6 +156,8 @@ fn complaint<T: Role>(file: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, chown};
 
     fn judged(text: &str, role: Option<&str>) -> Result<String, String> {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -160,6 +170,31 @@ mod tests {
         assert!(judged("[http]\ntcp = \"\"\n", None).expect("good").ends_with("(agent)"));
         assert!(judged("[limits]\nwatches = 5\n", None).expect("good").ends_with("(server)"));
         assert!(judged("[node]\nname = \"n\"\n", None).expect("good").ends_with("(agent and server)"));
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_owner_and_mode() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let consul = folder.path().join("a.hcl");
+        std::fs::write(&consul, "node_name = \"n\"\n").expect("it can be written");
+        let converted = convert(&[consul]).expect("it is converted");
+        let path = folder.path().join("agent.toml");
+        let rights = || {
+            let found = path.metadata().expect("it exists");
+            (found.uid(), found.gid(), found.mode() & 0o777)
+        };
+        write(&converted, folder.path(), false).expect("there is none yet");
+        assert_eq!(rights().2, 0o600);
+        let exists = write(&converted, folder.path(), false).expect_err("it exists");
+        assert!(exists.to_string().contains("overwrite it with --force"), "{exists}");
+        std::fs::write(&path, "").expect("it can be written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("its mode is set");
+        // Only root may give files away.
+        let _ = chown(&path, Some(7), Some(7));
+        let before = rights();
+        write(&converted, folder.path(), true).expect("it is replaced");
+        assert_eq!(rights(), before);
+        assert!(std::fs::read_to_string(&path).is_ok_and(|text| text.contains("name = \"n\"")));
     }
 
     #[test]

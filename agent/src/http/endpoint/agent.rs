@@ -17,8 +17,12 @@ use lockmesh_protocol::rpc::Status;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::level_filters::LevelFilter;
+
+/// The longest time for which a monitor waits for a client that does not read.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
@@ -152,7 +156,7 @@ fn level(name: &str) -> Result<LevelFilter, Failure> {
     }
 }
 
-/// Sends lines until the client is gone or the agent stops.
+/// Sends lines until the client is gone or does not read, or the agent stops.
 async fn send_lines(mut monitor: Monitor, format: Format, sender: mpsc::Sender<Bytes>) {
     loop {
         let lines = tokio::select! {
@@ -160,7 +164,12 @@ async fn send_lines(mut monitor: Monitor, format: Format, sender: mpsc::Sender<B
             () = sender.closed() => return,
         };
         let Some(lines) = lines else { return };
-        if sender.send(lines.into()).await.is_err() {
+        let is_sent = tokio::select! {
+            biased;
+            sent = tokio::time::timeout(READ_TIMEOUT, sender.send(lines.into())) => matches!(sent, Ok(Ok(()))),
+            () = monitor.stopped() => false,
+        };
+        if !is_sent {
             return;
         }
     }

@@ -9,6 +9,7 @@ use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::rpc::Unavailable;
 use serde_json::json;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[tokio::test]
 async fn the_agent_says_who_it_is() {
@@ -190,6 +191,39 @@ async fn assertion_129_a_monitor_sends_the_log_until_the_client_leaves_or_the_ag
     registers(&mut body, "\"@message\":\"service registered\",\"@module\":\"agent\"").await;
     stand.api.monitors.stop();
     body.collect().await.expect("an end in order");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_loses_its_monitor() {
+    let stand = Stand::with_limits(HttpLimits { max_monitors: 1, ..HttpLimits::default() });
+    let _second = tracing::Dispatch::new(Copies);
+    let _guard = tracing::subscriber::set_default(Copies);
+    let open = async || {
+        let request = http::Request::get("/v1/agent/monitor").body("".into()).unwrap();
+        respond(&stand.api, LOCAL, request).await
+    };
+    // The first lines wait in the body, the next ones for a place in it.
+    let fill = async || {
+        for _ in 0..2 {
+            stand.put("/v1/agent/service/register", r#"{"Name": "unread"}"#).await.is(200, "");
+            stand.put("/v1/agent/service/deregister/unread", "").await.is(200, "");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let unread = open().await;
+    fill().await;
+    tokio::time::sleep(Duration::from_secs(57)).await;
+    assert_eq!(open().await.status(), 429, "58 s after the last lines");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let second = open().await;
+    assert_eq!(second.status(), 200, "after 61 s");
+    unread.into_body().collect().await.expect("an end in order");
+    fill().await;
+    assert_eq!(open().await.status(), 429);
+    stand.api.monitors.stop();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(open().await.status(), 200, "its place is free at once");
+    drop(second);
 }
 
 #[tokio::test]

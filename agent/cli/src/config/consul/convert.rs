@@ -246,15 +246,22 @@ impl Converter {
                         }
                         servers.push(join(address.host(), server_port));
                     }
-                    _ if is_provider => self.note(
+                    _ if is_provider => {
+                        // The other words may be secrets.
+                        let mut words = text.split_whitespace();
+                        let provider =
+                            words.find(|word| word.starts_with("provider=")).unwrap_or("provider=");
+                        let advice = format!(
+                            "not converted: {provider:?} looks servers up at a cloud provider; name them, or a DNS name \
+                             that resolves to all of them, in `upstream.servers` of an agent and `quorum.join` of a server"
+                        );
+                        self.note(key, &place, advice);
+                    }
+                    _ => self.note(
                         key,
                         &place,
-                        format!(
-                            "not converted: {text:?} looks servers up at a cloud provider; name them, or a DNS name that \
-                             resolves to all of them, in `upstream.servers` of an agent and `quorum.join` of a server"
-                        ),
+                        format!("not converted: {text:?} is not an address; write one"),
                     ),
-                    _ => self.note(key, &place, format!("not converted: {text:?} is not an address; write one")),
                 }
             }
             last = Some(place);

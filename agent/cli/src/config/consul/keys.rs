@@ -413,19 +413,41 @@ static PROXY: Fields = &[
         Text,
     ),
     (&["local_service_port"], Integer),
-    // The rest is kept as it is.
+    (&["access_logs"], Section(&ACCESS_LOGS)),
+    (&["envoy_extensions"], Sections(&ENVOY_EXTENSION)),
+    (&["expose"], Section(&EXPOSE)),
+    (&["mesh_gateway"], Section(&MESH_GATEWAY)),
+    (&["transparent_proxy"], Section(&TRANSPARENT_PROXY)),
+    (&["upstreams"], Sections(&UPSTREAM)),
+    (&["config"], Any),
+];
+static ACCESS_LOGS: Fields =
+    &[(&["disable_listener_logs", "enabled"], Flag), (&["json_format", "path", "text_format", "type"], Text)];
+static ENVOY_EXTENSION: Fields =
+    &[(&["consul_version", "envoy_version", "name"], Text), (&["required"], Flag), (&["arguments"], Any)];
+static EXPOSE: Fields = &[(&["checks"], Flag), (&["paths"], Sections(&EXPOSED_PATH))];
+static EXPOSED_PATH: Fields =
+    &[(&["path", "protocol"], Text), (&["listener_port", "local_path_port"], Integer)];
+static MESH_GATEWAY: Fields = &[(&["mode"], Text)];
+static TRANSPARENT_PROXY: Fields = &[(&["dialed_directly"], Flag), (&["outbound_listener_port"], Integer)];
+static UPSTREAM: Fields = &[
     (
         &[
-            "access_logs",
-            "config",
-            "envoy_extensions",
-            "expose",
-            "mesh_gateway",
-            "transparent_proxy",
-            "upstreams",
+            "datacenter",
+            "destination_name",
+            "destination_namespace",
+            "destination_partition",
+            "destination_peer",
+            "destination_type",
+            "local_bind_address",
+            "local_bind_socket_mode",
+            "local_bind_socket_path",
         ],
-        Any,
+        Text,
     ),
+    (&["local_bind_port"], Integer),
+    (&["mesh_gateway"], Section(&MESH_GATEWAY)),
+    (&["config"], Any),
 ];
 
 /// The keys of a check.

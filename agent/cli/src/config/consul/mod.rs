@@ -166,7 +166,8 @@ mod tests {
     fn a_client_is_converted() {
         let found = of(
             "node_name = \"web-1\"\ndatacenter = \"East\"\ndata_dir = \"/opt/consul\"\nbind_addr = \"10.0.0.7\"\n\
-             advertise_addr = \"10.0.0.8\"\nretry_join = [\"10.0.0.5\", \"s2.internal:8301\", \"provider=aws tag=x\"]\n\
+             advertise_addr = \"10.0.0.8\"\nretry_join = [\"10.0.0.5\", \"s2.internal:8301\", \
+             \"provider=aws secret_access_key=x7\"]\n\
              ports { http = 8501 dns = -1 }\nleave_on_terminate = true\nlog_level = \"ERR\"\nlog_json = true\n\
              session_ttl_min = \"20s\"\nlimits { kv_max_value_size = 1000 }\nencrypt = \"x\"\n\
              performance { rpc_hold_timeout = \"9s\" }\nui = false\n",
@@ -192,7 +193,9 @@ mod tests {
         assert_eq!(found.server, None);
         let listed = ["3 data_dir", "6 retry_join", "7 ports.dns", "13 encrypt", "15 ui"];
         assert_eq!(findings(&found), listed.map(|line| format!("a.hcl:{line}")));
-        assert!(found.findings[1].advice.contains("cloud provider"), "{:?}", found.findings);
+        let provider = &found.findings[1].advice;
+        assert!(provider.contains("\"provider=aws\" looks servers up at a cloud provider"), "{provider}");
+        assert!(!provider.contains("x7"), "a secret is printed: {provider}");
         assert!(found.findings[4].advice.contains("off there"), "{:?}", found.findings);
     }
 
@@ -238,6 +241,9 @@ mod tests {
         {
             assert!(text.contains(part), "{part}:\n{text}");
         }
+        let proxy = found.agent.services[0].pointer("/connect/sidecar_service/proxy");
+        let upstreams = serde_json::json!([{"destination_name": "db", "local_bind_port": 5000}]);
+        assert_eq!(proxy, Some(&serde_json::json!({ "upstreams": upstreams })), "a list of one");
         assert_eq!(found.agent.checks.len(), 1);
         assert_eq!(findings(&found), ["a.hcl:2 service.token", "a.hcl:14 check.docker_container_id"]);
         let json = "{\"Service\": {\"ID\": \"a\", \"Name\": \"a\", \"Check\": {\"ScriptArgs\": [\"x\"], \
