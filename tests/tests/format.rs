@@ -185,20 +185,18 @@ fn every_variant_has_a_sample() {
 /// Checks nested enums: their variants' names must appear in the debug output of their holders.
 fn covers_by_words(commands: &[Command], rows: &[Change]) {
     let shown = format!("{commands:?} {rows:?}");
-    has_all::<Table>(
-        &shown,
-        &[
-            "Entries",
-            "Tombstones",
-            "Sessions",
-            "Nodes",
-            "Services",
-            "Checks",
-            "NodeDeletions",
-            "Coordinates",
-            "PreparedQueries",
-        ],
-    );
+    let tables = [
+        "Entries",
+        "Tombstones",
+        "Sessions",
+        "Nodes",
+        "Services",
+        "Checks",
+        "NodeDeletions",
+        "Coordinates",
+        "PreparedQueries",
+    ];
+    has_all::<Table>(&shown, &tables);
     has_all::<Behavior>(&shown, &["Release", "Delete"]);
     has_all::<CheckStatus>(&shown, &["Passing", "Warning", "Critical"]);
     let causes = [

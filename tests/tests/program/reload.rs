@@ -162,6 +162,16 @@ fn server_and_agent_read_again_on_sighup() {
     client.set("still", "served");
 
     let session = client.session();
+    node_metadata_is_read_again(&fleet, &agent, &client, &reach);
+    assert!(client.session_info(&session).is_some());
+
+    agent.signal("TERM");
+    assert_eq!(agent.ends(), 0);
+    server.signal("TERM");
+    assert_eq!(server.ends(), 0);
+}
+
+fn node_metadata_is_read_again(fleet: &Fleet, agent: &Process, client: &Client, reach: &str) {
     let meta = |pairs: &str| format!("node_meta = {{ {pairs} }}\n{reach}");
     for (pairs, shown) in [
         ("rack = \"r1\", zone = \"a\"", json!({"rack": "r1", "zone": "a"})),
@@ -180,12 +190,6 @@ fn server_and_agent_read_again_on_sighup() {
     agent.says("reloaded: node_meta is in use");
     fleet.config("agent", "web-1", "debug", &meta("consul-rack = \"r1\""));
     client.put("/v1/agent/reload", "").expect_text(500, "Key prefix 'consul-' is reserved");
-    assert!(client.session_info(&session).is_some());
-
-    agent.signal("TERM");
-    assert_eq!(agent.ends(), 0);
-    server.signal("TERM");
-    assert_eq!(server.ends(), 0);
 }
 
 /// Returns a node's metadata without the pairs that each agent reports.

@@ -267,7 +267,7 @@ async fn an_empty_list_of_consul_deletes_nothing() {
     pair.fill(3);
     pair.migrate(&pair.args()).await.expect("it ends");
     pair.consul.world().keys.entries.clear();
-    let error = pair.migrate(&pair.args()).await.expect_err("it is suspicious").to_string();
+    let error = pair.migrate(&pair.args()).await.expect_err("it is suspicious");
     assert!(error.starts_with("Consul lists no keys any more"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
 }
@@ -305,7 +305,7 @@ async fn a_state_file_belongs_to_one_destination() {
     let pair = Pair::start().await;
     pair.fill(3);
     pair.migrate(&ConsulArgs { to_prefix: "copy".into(), ..pair.args() }).await.expect("it ends");
-    let error = pair.migrate(&pair.args()).await.expect_err("another path").to_string();
+    let error = pair.migrate(&pair.args()).await.expect_err("another path");
     assert!(error.contains("continue with the same sides and --to-prefix"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
 }
