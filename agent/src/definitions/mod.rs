@@ -92,7 +92,7 @@ fn folded(value: &Value, spelling: Spelling) -> Value {
     Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
 }
 
-/// Returns a value of a configuration file with the API's names at all depths.
+/// Returns a value of a configuration file with the API's names at every depth.
 fn with_api_names(value: &Value) -> Value {
     match value {
         Value::Array(list) => list.iter().map(with_api_names).collect(),

@@ -84,8 +84,8 @@ impl Judge<'_> {
         let claim = entry.as_ref().and_then(|entry| self.claim(entry, record.as_ref()));
         let noted = |entry: &Entry, source: u64, claim: Claim| {
             let print = print_of(entry);
-            // The index of a locked entry must not permit a write: its condition fails, and the entry
-            // is read again.
+            // The index of a locked entry must not permit a write: its condition fails, and the
+            // entry is read again.
             let target = entry.modify_index * u64::from(entry.session.is_none());
             Some(Record { key: key.into(), print, source, target, claim })
         };
