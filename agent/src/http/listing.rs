@@ -211,7 +211,8 @@ impl Listing {
         let newest = Arc::clone(newest.expect("there is an answer"));
         let is_short = self.0.iter().all(|part| part.rest.is_none());
         let Form { layout, is_costly, meta } = form;
-        let mut pieces = Pieces { parts: self.0, open: None, render: Some(render), layout, is_costly };
+        let mut pieces =
+            Pieces { parts: self.0, open: None, render: Some(render), layout, is_costly, is_part: false };
         let first = pieces.next().await?.expect("there is an answer");
         let body = match is_short {
             true => pieces.joined(first).await?,
@@ -291,6 +292,8 @@ struct Pieces<R> {
     render: Option<R>,
     layout: Layout,
     is_costly: bool,
+    /// Set from the first part of a long answer on.
+    is_part: bool,
 }
 
 impl<R: Render> Pieces<R> {
@@ -298,6 +301,7 @@ impl<R: Render> Pieces<R> {
     async fn next(&mut self) -> Result<Option<Piece>, Failure> {
         let next = Part::behind(self.open.take()).await?.or_else(|| self.parts.pop_front());
         let Some(Part { answer, rest }) = next else { return Ok(None) };
+        self.is_part |= rest.is_some();
         self.open = rest;
         self.rendered(answer).await.map(Some)
     }
@@ -310,7 +314,9 @@ impl<R: Render> Pieces<R> {
             Rows::Node(Some((_, services))) => services.len(),
             rows => rows.len(),
         };
-        let count = if self.is_costly { usize::MAX } else { count };
+        // The parts of a long list would block the shared thread one after the other.
+        let is_long = self.is_costly || self.is_part;
+        let count = if is_long { usize::MAX } else { count };
         let (piece, render) = apart(count, move || (render(&answer.rows, layout), render)).await?;
         self.render = Some(render);
         piece
