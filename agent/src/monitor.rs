@@ -5,6 +5,7 @@
 //! is formatted and no further level is enabled. Lines of other crates are copied from `info` on:
 //! below that they could contain what they send and receive, or be caused by a monitor.
 
+use crate::probes::output::truncate;
 use serde_json::{Map, Value};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -239,8 +240,7 @@ fn push_escaped(text: &mut String, message: &str) {
 /// Returns at most `limit` bytes of a text, and a mark if it is longer.
 pub(crate) fn cut(mut text: String, limit: usize) -> String {
     if text.len() > limit {
-        let end = (0..=limit).rev().find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or_default());
+        truncate(&mut text, limit);
         text.push('…');
     }
     text

@@ -19,7 +19,7 @@
 
 mod http;
 mod http2;
-mod output;
+pub(crate) mod output;
 mod script;
 mod tcp;
 mod tls;

@@ -54,7 +54,7 @@ impl io::Write for Tail {
 }
 
 /// Shortens a text to a number of bytes, at the end of a character.
-pub(super) fn truncate(text: &mut String, bytes: usize) {
+pub(crate) fn truncate(text: &mut String, bytes: usize) {
     if text.len() > bytes {
         let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
