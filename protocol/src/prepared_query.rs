@@ -16,6 +16,10 @@ pub const QUERY_BYTES_MAX: usize = 32 << 10;
 /// The maximum length of a prepared query's name, and of a name to look up, in bytes.
 pub const QUERY_NAME_MAX: usize = 1_024;
 
+/// The maximum number of characters of the reason why a template is rejected: it may quote the
+/// whole query, and is kept with the reply.
+pub const TEMPLATE_ERROR_MAX: usize = 1024;
+
 /// The only kind of templates.
 pub const NAME_PREFIX_MATCH: &str = "name_prefix_match";
 

@@ -22,15 +22,12 @@ use lockmesh_client::shape::session::Created;
 use lockmesh_net::random;
 use lockmesh_protocol::command::{Command, NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId};
-use lockmesh_protocol::prepared_query::{PreparedQuery, QUERY_NAME_MAX};
+use lockmesh_protocol::prepared_query::{PreparedQuery, QUERY_NAME_MAX, TEMPLATE_ERROR_MAX};
 use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use serde_json::{Map, Value};
 use std::sync::Arc;
-
-/// The maximum number of characters of the reason why a template is rejected: it may quote the
-/// whole query.
-const TEMPLATE_ERROR_MAX: usize = 1024;
+use std::time::Duration;
 
 const NOT_FOUND: &str = "Query not found";
 
@@ -166,8 +163,9 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         _ => Answer { rows: Rows::Instances(Vec::new()), ..(*resolved).clone() },
     };
     let count = answer.rows.len();
-    let (meta, of_read) = (meta(&answer, options), Answer { rows: Rows::Keys(Vec::new()), ..answer.clone() });
-    let Rows::Instances(instances) = answer.rows else { return Err(misfit::wrong_rows()) };
+    let meta = meta(&answer, options);
+    let Answer { rows, known_leader, last_contact, .. } = answer;
+    let Rows::Instances(instances) = rows else { return Err(misfit::wrong_rows()) };
     let (wanted, seed) = (service.clone(), random::seed());
     let select = move || {
         let mut named = Named::new(listed, &wanted.service);
@@ -189,7 +187,7 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         let peer_name = String::new();
         answer::json(&Executed { service, nodes, dns, datacenter, peer_name, failovers: 0, meta }, layout)
     };
-    let response = with_meta(apart(count, render).await?, &of_read, options);
+    let response = with_meta(apart(count, render).await?, (known_leader, last_contact), options);
     Ok(instances::marked(call, response))
 }
 
@@ -198,7 +196,8 @@ pub(super) async fn explain(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     let options = once(call)?;
     let (answer, query) = resolve(call, options).await?;
     let explained = Explained { query: shapes::prepared_query(&query), meta: meta(&answer, options) };
-    Ok(with_meta(answer::json(&explained, call.layout()), &answer, options))
+    let contact = (answer.known_leader, answer.last_contact);
+    Ok(with_meta(answer::json(&explained, call.layout()), contact, options))
 }
 
 /// Returns the options of a read that never waits.
@@ -246,8 +245,11 @@ fn meta(answer: &Answer, options: ReadOptions) -> Meta {
 }
 
 /// Adds the headers of a read whose index has no meaning, because no request waits for its change.
-fn with_meta(response: Response<Body>, answer: &Answer, options: ReadOptions) -> Response<Body> {
-    let (known_leader, last_contact) = (answer.known_leader, answer.last_contact);
+fn with_meta(
+    response: Response<Body>,
+    (known_leader, last_contact): (bool, Duration),
+    options: ReadOptions,
+) -> Response<Body> {
     let answer = Answer { index: LogIndex(1), rows: Rows::Keys(Vec::new()), known_leader, last_contact };
     answer::with_meta(response, &answer, MetaKind::Effective(options.consistency))
 }

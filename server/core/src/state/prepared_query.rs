@@ -11,15 +11,13 @@ use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId, SessionId};
-use lockmesh_protocol::prepared_query::{PreparedQuery, QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
+use lockmesh_protocol::prepared_query::{
+    PreparedQuery, QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec, TEMPLATE_ERROR_MAX,
+};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
-
-/// The maximum number of characters of the reason why a template is rejected: it is kept with the
-/// reply.
-const TEMPLATE_ERROR_MAX: usize = 1024;
 
 /// The prepared queries. No derived set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
