@@ -180,8 +180,7 @@ impl FrameCutter {
     /// The peer sent a frame that is too long or invalid. The rest of the stream cannot be trusted:
     /// close it.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        let Some(frame) = self.next_frame()? else { return Ok(None) };
-        Ok(Some(wire::decode::<T, MAX_FRAME_BYTES>(&frame)?))
+        self.next_frame()?.map(|frame| decode(&frame)).transpose()
     }
 
     /// Returns `true` if a frame is incomplete.
@@ -189,7 +188,11 @@ impl FrameCutter {
         !self.begun.is_empty()
     }
 
-    fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
+    /// Returns the next complete frame, not decoded, for receivers that decode in another task.
+    ///
+    /// # Errors
+    /// As for [`FrameCutter::next_message`].
+    pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.begun.is_empty() {
             if let Some(length) = frame_length(&self.piece)?
                 && self.piece.len() >= LENGTH_BYTES + length
@@ -221,6 +224,14 @@ impl FrameCutter {
         let missing = wanted.saturating_sub(self.begun.len()).min(self.piece.len());
         self.begun.extend_from_slice(&self.piece.split_to(missing));
     }
+}
+
+/// Decodes a frame.
+///
+/// # Errors
+/// The peer sent invalid content.
+pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
+    Ok(wire::decode::<T, MAX_FRAME_BYTES>(frame)?)
 }
 
 fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {

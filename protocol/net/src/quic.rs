@@ -6,7 +6,7 @@
 //! named by the peer's certificate.
 
 use crate::expiry;
-use crate::frame::{FrameCutter, FrameError};
+use crate::frame::{self, FrameCutter, FrameError};
 use crate::peer::{Peer, Role};
 use crate::random;
 use crate::tls::{self, Identity, ResetSecret};
@@ -30,6 +30,10 @@ use tokio::task::AbortHandle;
 /// acknowledges its request, so most packets need no separate acknowledgement, and each of those
 /// wakes the other end unnecessarily.
 const PACKETS_PER_ACK: u32 = 8;
+
+/// The size in bytes above which a frame is decoded on another thread. Frames of several messages
+/// are shorter.
+const LONG_FRAME: usize = 128 << 10;
 
 /// The options of a connection. For the idle timeout, the shorter value of both ends applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -467,10 +471,13 @@ impl FrameReceiver {
     /// # Errors
     /// [`LinkError::Lost`] if the stream or its connection has ended, [`LinkError::Malformed`] if
     /// the peer is at fault. Earlier frames are valid; the stream returns no more.
-    pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LinkError> {
+    pub async fn receive<T>(&mut self) -> Result<Option<T>, LinkError>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
         loop {
-            if let Some(frame) = self.cutter.next_message().map_err(malformed)? {
-                return Ok(Some(frame));
+            if let Some(frame) = self.cutter.next_frame().map_err(malformed)? {
+                return decoded(frame).await.map(Some);
             }
             match self.stream.read_chunk(usize::MAX, true).await.map_err(lost)? {
                 Some(chunk) => self.cutter.feed(chunk.bytes),
@@ -481,6 +488,15 @@ impl FrameReceiver {
             }
         }
     }
+}
+
+/// Decodes a frame; a long one on another thread, because other streams must not wait for it.
+async fn decoded<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, LinkError> {
+    if bytes.len() <= LONG_FRAME {
+        return frame::decode(&bytes).map_err(malformed);
+    }
+    let decoding = tokio::task::spawn_blocking(move || frame::decode(&bytes));
+    decoding.await.map_err(lost)?.map_err(malformed)
 }
 
 fn lost(error: impl std::error::Error) -> LinkError {
