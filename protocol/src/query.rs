@@ -1,6 +1,6 @@
 //! Queries of the state, and their results.
 
-use crate::command::TxnOp;
+use crate::command::{KvVerb, TxnOp};
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
 use crate::prepared_query::PreparedQuery;
 use crate::record::{Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, Service, Session};
@@ -78,6 +78,38 @@ pub enum Query {
     /// The prepared query for a text: with this id, with this name, or else the template with the
     /// longest prefix of it.
     ResolvePreparedQuery(String),
+}
+
+impl Query {
+    /// Returns `true` if the rows of the whole cluster may answer it, and not only those of one key,
+    /// session or node.
+    pub fn is_long(&self) -> bool {
+        match self {
+            Self::Entries(_)
+            | Self::Keys { .. }
+            | Self::Sessions
+            | Self::Nodes
+            | Self::ServiceChecks(_)
+            | Self::ChecksInState(_)
+            | Self::Services
+            | Self::ServiceInstances(_)
+            | Self::Locks(_)
+            | Self::Losses
+            | Self::Agents
+            | Self::Coordinates
+            | Self::PreparedQueries => true,
+            Self::Txn(ops) => ops.iter().any(|op| matches!(op, TxnOp::Kv(op) if op.verb == KvVerb::GetTree)),
+            Self::Entry(_)
+            | Self::Session(_)
+            | Self::NodeSessions(_)
+            | Self::Node(_)
+            | Self::NodeChecks(_)
+            | Self::QueuePosition { .. }
+            | Self::GossipKey
+            | Self::PreparedQuery(_)
+            | Self::ResolvePreparedQuery(_) => false,
+        }
+    }
 }
 
 /// The consistency of a read.

@@ -139,6 +139,32 @@ pub enum Request {
     EndView(ViewId, Consistency),
 }
 
+/// A stream of a connection. The data of one does not wait for that of the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lane {
+    /// Calls with short answers.
+    #[default]
+    Calls,
+    /// Renewals of the node's lease.
+    Renewals,
+    /// Calls whose answers may have megabytes.
+    Lists,
+}
+
+impl Request {
+    /// Returns the stream on which an agent sends it.
+    pub fn lane(&self) -> Lane {
+        match self {
+            Self::RenewLease(_) => Lane::Renewals,
+            Self::ReadParts { .. } | Self::ReadPart { .. } | Self::EndView(..) | Self::BackupPart { .. } => {
+                Lane::Lists
+            }
+            Self::Read { query, .. } if query.is_long() => Lane::Lists,
+            _ => Lane::Calls,
+        }
+    }
+}
+
 /// A reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {

@@ -1,7 +1,8 @@
 //! QUIC connections to servers: each is made once, and used until it ends or is closed.
 //!
-//! Renewals of the node's lease have their own stream, which is opened with the first one and has
-//! priority. Other queued data, even megabytes on a slow line, does not delay them.
+//! A connection has a stream for each [`Lane`]. Renewals have priority, so that other data, even
+//! megabytes on a slow line, does not delay them; and a long list delays no other answer. The streams
+//! of renewals and lists are opened with their first calls.
 
 use super::counters::UpstreamCounters;
 use crate::own_address::OwnAddress;
@@ -11,7 +12,8 @@ use lockmesh_net::frame::{FrameQueue, TooLong};
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::dialect::Dialect;
-use lockmesh_protocol::rpc::{Call, ReplyFrame, Request};
+use lockmesh_protocol::rpc::{Call, CallId, Lane, ReplyFrame};
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -37,8 +39,11 @@ const FINISHED: &str = "it finished the stream";
 pub(super) struct QuicConnection {
     id: ConnectionId,
     server: String,
-    calls: Lane,
-    renewals: Lane,
+    calls: LaneQueue,
+    renewals: LaneQueue,
+    lists: LaneQueue,
+    /// The calls for lists that are not answered.
+    listing: Mutex<HashSet<CallId>>,
     given_up: Notify,
     /// The server's protocol dialect, once connected.
     dialect: OnceLock<Dialect>,
@@ -46,7 +51,7 @@ pub(super) struct QuicConnection {
 
 /// The send queue of one stream.
 #[derive(Debug, Default)]
-struct Lane {
+struct LaneQueue {
     queue: Mutex<SendQueue>,
     ready: Notify,
 }
@@ -60,8 +65,16 @@ struct SendQueue {
 
 impl QuicConnection {
     pub(super) fn new(id: ConnectionId, server: String) -> Arc<Self> {
-        let (calls, renewals) = (Lane::default(), Lane::default());
-        Arc::new(Self { id, server, calls, renewals, given_up: Notify::new(), dialect: OnceLock::new() })
+        Arc::new(Self {
+            id,
+            server,
+            calls: LaneQueue::default(),
+            renewals: LaneQueue::default(),
+            lists: LaneQueue::default(),
+            listing: Mutex::default(),
+            given_up: Notify::new(),
+            dialect: OnceLock::new(),
+        })
     }
 
     /// Returns its id.
@@ -75,14 +88,22 @@ impl QuicConnection {
     /// # Errors
     /// The call fits no frame; it was not queued.
     pub(super) fn send(&self, call: &Call) -> Result<bool, TooLong> {
-        // Cancelling a renewal is useless: the server has answered it, or will not.
         let lane = match call {
-            Call::Begin(_, Request::RenewLease(_)) => &self.renewals,
-            _ => &self.calls,
+            Call::Begin(id, request) => {
+                let lane = request.lane();
+                if lane == Lane::Lists {
+                    lock(&self.listing).insert(*id);
+                }
+                lane
+            }
+            Call::Cancel(id) if lock(&self.listing).remove(id) => Lane::Lists,
+            // Cancelling a renewal is useless: the server has answered it, or will not.
+            Call::Cancel(_) => Lane::Calls,
         };
+        let lane = self.queue(lane);
         // Before the handshake nothing is known of the peer, and no call is sent.
         let call = call.in_dialect(self.dialect.get().copied().unwrap_or(Dialect::ALL[0]));
-        let mut queue = lane.lock();
+        let mut queue = lock(&lane.queue);
         queue.frames.push(call.as_ref())?;
         queue.is_full = queue.frames.byte_count() >= BYTES_IN_LINE;
         let is_full = queue.is_full;
@@ -90,6 +111,14 @@ impl QuicConnection {
         drop(queue);
         lane.ready.notify_one();
         Ok(is_full)
+    }
+
+    fn queue(&self, lane: Lane) -> &LaneQueue {
+        match lane {
+            Lane::Calls => &self.calls,
+            Lane::Renewals => &self.renewals,
+            Lane::Lists => &self.lists,
+        }
     }
 
     /// Closes it: no more inputs are reported.
@@ -183,31 +212,36 @@ impl QuicConnection {
         tokio::select! {
             ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
             ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
-            ended = self.serve_renewals(connection, counters, tell) => ended,
+            ended = self.serve_lane(Lane::Renewals, connection, counters, tell) => ended,
+            ended = self.serve_lane(Lane::Lists, connection, counters, tell) => ended,
             () = self.report_traffic(connection, tell) => Ok("its stream was no longer read"),
             () = watch_address(own_address, connection, tell) => Ok("its address was no longer checked"),
         }
     }
 
-    /// Serves the stream of renewals, to a server that receives any.
-    async fn serve_renewals(
+    /// Serves the stream of a lane once the lane has calls.
+    async fn serve_lane(
         &self,
+        lane: Lane,
         connection: &Connection,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
-        self.renewals.filled().await;
+        let queue = self.queue(lane);
+        queue.filled().await;
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
-        sender.prioritize();
+        if lane == Lane::Renewals {
+            sender.prioritize();
+        }
         tokio::select! {
-            ended = self.send_frames(&self.renewals, &mut sender, counters, tell) => ended,
+            ended = self.send_frames(queue, &mut sender, counters, tell) => ended,
             ended = self.receive_frames(&mut receiver, counters, tell) => ended,
         }
     }
 
     async fn send_frames(
         &self,
-        lane: &Lane,
+        lane: &LaneQueue,
         sender: &mut FrameSender,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
@@ -217,7 +251,7 @@ impl QuicConnection {
             // Lets callers that are about to run add their calls, so that these share a frame.
             tokio::task::yield_now().await;
             let (frames, was_full) = {
-                let mut queue = lane.lock();
+                let mut queue = lock(&lane.queue);
                 (queue.frames.take(), std::mem::take(&mut queue.is_full))
             };
             // The queue is empty: the client may send calls again.
@@ -254,6 +288,12 @@ impl QuicConnection {
     ) -> Result<&'static str, LinkError> {
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
             counters.reply_frames.fetch_add(1, Ordering::Relaxed);
+            {
+                let mut listing = lock(&self.listing);
+                answers.iter().for_each(|(id, _)| {
+                    listing.remove(id);
+                });
+            }
             tell(Input::Answers(self.id, answers));
         }
         Ok(FINISHED)
@@ -283,17 +323,17 @@ async fn check_address(own_address: &OwnAddress, connection: &Connection, tell: 
     }
 }
 
-impl Lane {
+impl LaneQueue {
     /// Waits until the queue has data.
     async fn filled(&self) {
         // A wake-up may be left over from calls sent with earlier frames.
-        while self.lock().frames.is_empty() {
+        while lock(&self.queue).frames.is_empty() {
             self.ready.notified().await;
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, SendQueue> {
-        // Each change is one step, so a panic elsewhere leaves nothing half done.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change is one step, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

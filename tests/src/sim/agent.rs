@@ -34,7 +34,7 @@ use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Answer, Query};
 use lockmesh_protocol::record::{Incarnation, Node};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Lane, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -83,7 +83,7 @@ pub struct Agent {
     /// Connections that it gave up, with the time until which a last message may arrive.
     pub(super) given_up: BTreeMap<u64, (ConnectionId, Time)>,
     /// The pending calls, by their numbers in the simulation.
-    pub(super) calls: BTreeMap<u64, (u64, CallId)>,
+    pub(super) calls: BTreeMap<u64, (u64, CallId, Lane)>,
     /// The server to which each command was sent last.
     pub(super) sent_to: BTreeMap<(u32, u64), ServerId>,
     /// The known server addresses, from its configuration or from servers.

@@ -1,6 +1,7 @@
 //! Connections of agents: streams that deliver everything in order and exactly once, or break.
 //!
-//! Lost data is retransmitted while everything sent behind it waits; or the connection breaks, and
+//! A connection has a stream for each lane. Lost data is retransmitted while everything sent behind
+//! it on the same stream waits; or the connection breaks, and
 //! both ends learn of that. So if a connection breaks, a pending call may or may not have arrived,
 //! and its reply may or may not have been sent. An agent may receive a last message of a connection
 //! that it gave up, which was already on its way through the process.
@@ -17,9 +18,9 @@ use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Out
 use lockmesh_protocol::id::{RequestId, ServerId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Call, CallId, Lane, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Time without received data after which a connection ends.
@@ -50,10 +51,8 @@ pub struct Connection {
     received: u64,
     /// The time at which data was last received.
     heard: Time,
-    /// Data lost on the way to the server, and data waiting behind it.
-    requests: Lost,
-    /// Data lost on the way back, and data waiting behind it.
-    answers: Lost,
+    /// Data lost on the way, and data waiting behind it.
+    lost: BTreeMap<Channel, Lost>,
 }
 
 /// Data that waits for retransmission, in order.
@@ -66,7 +65,7 @@ struct Lost {
 }
 
 /// A direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
     /// From an agent to a server.
     There,
@@ -74,14 +73,8 @@ pub enum Way {
     Back,
 }
 
-impl Connection {
-    fn lost(&mut self, way: Way) -> &mut Lost {
-        match way {
-            Way::There => &mut self.requests,
-            Way::Back => &mut self.answers,
-        }
-    }
-}
+/// A direction of a stream.
+pub type Channel = (Way, Lane);
 
 impl Agent {
     /// Notes that data was received on the connections to these servers.
@@ -138,7 +131,7 @@ impl Agent {
 
     /// Breaks the connection of a call that no process received.
     pub fn lost(&self, stage: &mut Stage, call: u64) {
-        if let Some((connection, _)) = self.calls.get(&call) {
+        if let Some((connection, ..)) = self.calls.get(&call) {
             self.break_later(stage, *connection);
         }
     }
@@ -150,27 +143,28 @@ impl Agent {
 
     /// Sends a server's reply to a call.
     pub fn answer(&mut self, stage: &mut Stage, call: u64, answer: Event) {
-        if let Some((connection, _)) = self.calls.get(&call) {
-            self.transmit(stage, *connection, Way::Back, answer);
+        if let Some((connection, _, lane)) = self.calls.get(&call) {
+            self.transmit(stage, *connection, (Way::Back, *lane), answer);
         }
     }
 
-    /// Sends an event on a connection. It waits behind lost data.
-    fn transmit(&mut self, stage: &mut Stage, number: u64, way: Way, event: Event) {
+    /// Sends an event on a stream. It waits behind lost data.
+    fn transmit(&mut self, stage: &mut Stage, number: u64, channel: Channel, event: Event) {
         let place = self.place;
         let Some(connection) = self.connections.get_mut(&number) else { return };
         let server = connection.server;
+        let (way, lane) = channel;
         let (from, to) = ends(place, server, way);
-        let lost = connection.lost(way);
+        let lost = connection.lost.entry(channel).or_default();
         if !lost.waiting.is_empty() {
             lost.waiting.push_back(event);
             if stage.plan.network.retransmission.is_some() {
                 // It is sent at once, and its acknowledgement reveals the earlier loss.
-                self.send_again(stage, number, way);
+                self.send_again(stage, number, channel);
             }
             return;
         }
-        if stage.send(from, to, event.clone()) {
+        if stage.send_on(lane, from, to, event.clone()) {
             return;
         }
         self.disturbed.insert(server, stage.now);
@@ -180,30 +174,31 @@ impl Agent {
         }
         lost.waiting.push_back(event);
         (lost.since, lost.attempts) = (stage.now, 0);
-        retransmit_later(stage, place, number, (way, 0));
+        retransmit_later(stage, place, number, (channel, 0));
     }
 
     /// Retransmits lost data, with everything that waits behind it.
-    pub fn retransmit(&mut self, stage: &mut Stage, number: u64, way: Way) {
-        if let Some(attempts) = self.send_again(stage, number, way) {
-            retransmit_later(stage, self.place, number, (way, attempts));
+    pub fn retransmit(&mut self, stage: &mut Stage, number: u64, channel: Channel) {
+        if let Some(attempts) = self.send_again(stage, number, channel) {
+            retransmit_later(stage, self.place, number, (channel, attempts));
         }
     }
 
     /// Retransmits lost data; returns the number of attempts if it was lost again.
-    fn send_again(&mut self, stage: &mut Stage, number: u64, way: Way) -> Option<u32> {
+    fn send_again(&mut self, stage: &mut Stage, number: u64, channel: Channel) -> Option<u32> {
         let place = self.place;
         let connection = self.connections.get_mut(&number)?;
         let server = connection.server;
+        let (way, lane) = channel;
         let (from, to) = ends(place, server, way);
-        let lost = connection.lost(way);
+        let lost = connection.lost.entry(channel).or_default();
         while let Some(event) = lost.waiting.front() {
             if stage.now.since(lost.since) >= IDLE_TIMEOUT {
                 stage.hit(Mark::ConnectionStarved);
                 stage.after(Duration::ZERO, Event::Connection(place, number, false));
                 return None;
             }
-            if !stage.send(from, to, event.clone()) {
+            if !stage.send_on(lane, from, to, event.clone()) {
                 self.disturbed.insert(server, stage.now);
                 lost.attempts += 1;
                 return Some(lost.attempts);
@@ -218,7 +213,7 @@ impl Agent {
     /// Delivers a server's reply to a call.
     pub fn answered(&mut self, stage: &mut Stage, judge: &mut Judge, call: u64, response: Response) {
         let as_of = judge.as_of.remove(&call);
-        let Some((number, id)) = self.calls.remove(&call) else { return };
+        let Some((number, id, _)) = self.calls.remove(&call) else { return };
         let Some((connection, is_given_up)) = self.known(stage, number) else { return };
         self.learn(&response);
         match &response {
@@ -276,8 +271,7 @@ impl Agent {
             dialled: stage.now,
             received: 0,
             heard: stage.now,
-            requests: Lost::default(),
-            answers: Lost::default(),
+            lost: BTreeMap::new(),
         };
         self.connections.insert(number, connection);
         self.shake_hands(stage, number, Duration::ZERO);
@@ -347,24 +341,20 @@ impl Agent {
             }
             _ => {}
         }
-        let call = stage.call();
-        self.calls.insert(call, (number, id));
+        let (call, lane) = (stage.call(), request.lane());
+        self.calls.insert(call, (number, id, lane));
         let ask = Ask { by: Requester::Agent(self.place), call, request, bound: judge.bound };
-        self.transmit(stage, number, Way::There, Event::Ask(server, Box::new(ask)));
+        self.transmit(stage, number, (Way::There, lane), Event::Ask(server, Box::new(ask)));
     }
 
     /// Cancels a call. Its reply may already be on its way.
     fn cancel(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, id: CallId) {
         let Some(server) = self.connections.get(&number).map(|connection| connection.server) else { return };
         self.see(stage, judge, AgentEvent::Cancelled { connection: number, call: id });
-        let found = self.calls.iter().find(|(_, call)| **call == (number, id)).map(|(call, _)| *call);
-        if let Some(call) = found {
-            self.transmit(
-                stage,
-                number,
-                Way::There,
-                Event::Cancel(server, Requester::Agent(self.place), call),
-            );
+        let found = self.calls.iter().find(|(_, (of, call, _))| (*of, *call) == (number, id));
+        if let Some((call, lane)) = found.map(|(call, (.., lane))| (*call, *lane)) {
+            let cancel = Event::Cancel(server, Requester::Agent(self.place), call);
+            self.transmit(stage, number, (Way::There, lane), cancel);
         }
     }
 
@@ -378,7 +368,7 @@ impl Agent {
             let (connections, given_up) = (&self.connections, &self.given_up);
             let is_known =
                 |of: &u64| *of == number || connections.contains_key(of) || given_up.contains_key(of);
-            self.calls.retain(|_, (of, _)| is_known(of));
+            self.calls.retain(|_, (of, ..)| is_known(of));
             stage.after(Duration::ZERO, Event::HungUp(server, self.place));
         }
     }
@@ -391,11 +381,11 @@ fn ends(agent: usize, server: ServerId, way: Way) -> (Place, Place) {
     }
 }
 
-fn retransmit_later(stage: &mut Stage, agent: usize, number: u64, (way, attempts): (Way, u32)) {
+fn retransmit_later(stage: &mut Stage, agent: usize, number: u64, (channel, attempts): (Channel, u32)) {
     let (least, most) = RETRANSMIT_INTERVAL;
     let wait = match stage.plan.network.retransmission {
         Some(Retransmission { probe_timeout, .. }) => probe_timeout * (1 << attempts.min(8)),
         None => stage.draw.duration(least, most),
     };
-    stage.after(wait, Event::Retransmit(agent, number, way));
+    stage.after(wait, Event::Retransmit(agent, number, channel));
 }

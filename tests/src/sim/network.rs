@@ -5,6 +5,7 @@ use super::draw::Draw;
 use super::marks::{Mark, Marks};
 use super::plan::{NetworkPlan, Retransmission};
 use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::rpc::Lane;
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub enum Port {
 pub enum Carriage {
     /// A message between servers.
     Message,
-    /// Data on a stream: in order and exactly once.
-    Stream,
+    /// Data on a stream of a connection: in order and exactly once.
+    Stream(Lane),
     /// The handshake of a connection.
     Handshake,
     /// A question on a connection that is made for it, if there was none a moment ago.
@@ -92,7 +93,7 @@ pub struct Network {
     dark: BTreeSet<Place>,
     /// The arrival of a link's last message: a message that is not reordered must not arrive
     /// earlier.
-    last_arrivals: BTreeMap<Link, Time>,
+    last_arrivals: BTreeMap<(Link, Lane), Time>,
     /// The time of the last question.
     questions: BTreeMap<Link, Time>,
     /// The time until which data that was lost at first is still under way.
@@ -135,16 +136,18 @@ impl Network {
             (Place::Server(_), Place::Server(_)) => self.traffic.servers += 1,
             _ => self.traffic.agents += 1,
         }
-        if kind == Carriage::Datagram {
-            return self.datagram_arrivals(draw, marks, now, link);
-        }
+        let lane = match kind {
+            Carriage::Datagram => return self.datagram_arrivals(draw, marks, now, link),
+            Carriage::Stream(lane) => lane,
+            Carriage::Message | Carriage::Handshake | Carriage::Question => Lane::Calls,
+        };
         if let Some(retransmission) = self.plan.retransmission.filter(|_| self.carries(link)) {
             let later = self.retransmitted(draw, now, link, (kind, retransmission));
             if later > NOTABLE {
                 let until = self.delayed.entry(link).or_default();
                 *until = (*until).max(now + later);
             }
-            return vec![self.arrival(draw, marks, now + later, link, true)];
+            return vec![self.arrival(draw, marks, now + later, link, (true, lane))];
         }
         let is_stream = kind != Carriage::Message;
         if !self.carries(link) || (!self.calm && draw.once_in(self.plan.loses_one_in)) {
@@ -156,7 +159,7 @@ impl Network {
         if copies == 2 {
             marks.hit(Mark::Duplicate);
         }
-        (0..copies).map(|_| self.arrival(draw, marks, now, link, is_stream)).collect()
+        (0..copies).map(|_| self.arrival(draw, marks, now, link, (is_stream, lane))).collect()
     }
 
     /// A datagram has no order and is never retransmitted.
@@ -186,11 +189,11 @@ impl Network {
         marks: &mut Marks,
         now: Time,
         link: Link,
-        is_stream: bool,
+        (is_stream, lane): (bool, Lane),
     ) -> Time {
         let clogged_until = self.clogged.get(&link).copied().unwrap_or_default();
         let mut at = self.on_its_way(draw, now).max(clogged_until);
-        let last = self.last_arrivals.entry(link).or_default();
+        let last = self.last_arrivals.entry((link, lane)).or_default();
         if at < *last {
             if self.plan.reorders && !self.calm && !is_stream {
                 marks.hit(Mark::Overtaken);
@@ -211,7 +214,7 @@ impl Network {
         (kind, Retransmission { probe_timeout, first_probe_timeout }): (Carriage, Retransmission),
     ) -> Duration {
         let makes_connection = match kind {
-            Carriage::Message | Carriage::Stream | Carriage::Datagram => false,
+            Carriage::Message | Carriage::Stream(_) | Carriage::Datagram => false,
             Carriage::Handshake => true,
             Carriage::Question => {
                 let before = self.questions.insert(link, now);

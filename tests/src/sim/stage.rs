@@ -4,7 +4,7 @@
 use super::challenges::Question;
 use super::checks::CheckTimer;
 use super::chronicle::{Chronicle, Detail};
-use super::connections::Way;
+use super::connections::Channel;
 use super::disk::DiskEvent;
 use super::draw::Draw;
 use super::fault_injection::FaultInjection;
@@ -20,7 +20,7 @@ use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
-use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::rpc::{Lane, Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -77,7 +77,7 @@ pub enum Event {
     GaveUp(ServerId, usize, u64),
     /// Data lost on an agent's connection is retransmitted: the agent, the connection's number, the
     /// direction.
-    Retransmit(usize, u64, Way),
+    Retransmit(usize, u64, Channel),
     /// A waiting client disconnects: the agent, its life number, the call.
     GoAway(usize, u64, CallToken),
     /// A terminating agent ends: the agent, its life number.
@@ -283,13 +283,18 @@ impl Stage {
 
     /// Sends something that becomes an event on arrival, unless it is lost.
     pub fn send(&mut self, from: Place, to: Place, event: Event) -> bool {
+        self.send_on(Lane::Calls, from, to, event)
+    }
+
+    /// The same, on this stream if it is sent on one.
+    pub fn send_on(&mut self, lane: Lane, from: Place, to: Place, event: Event) -> bool {
         let is_stream = matches!(from, Place::Agent(_)) || matches!(to, Place::Agent(_));
         let Self { network, draw, marks, .. } = self;
         let kind = match &event {
             Event::Dial(..) => Carriage::Handshake,
             Event::Challenge(..) => Carriage::Question,
             Event::Datagram(..) => Carriage::Datagram,
-            _ if is_stream => Carriage::Stream,
+            _ if is_stream => Carriage::Stream(lane),
             _ => Carriage::Message,
         };
         if event.port().is_some_and(|port| network.is_closed((from, to), port)) {

@@ -172,8 +172,8 @@ impl World {
             Event::DialAgain(agent, connection, age) => {
                 self.agents[agent].shake_hands(&mut self.stage, connection, age);
             }
-            Event::Retransmit(agent, connection, way) => {
-                self.agents[agent].retransmit(&mut self.stage, connection, way);
+            Event::Retransmit(agent, connection, channel) => {
+                self.agents[agent].retransmit(&mut self.stage, connection, channel);
             }
             Event::EndAgent(agent, life) => self.end_agent(agent, life),
             Event::GoAway(agent, life, token) => {

@@ -8,7 +8,8 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_server::rpc::RpcOptions;
-use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, destroy, registration, session_id};
+use lockmesh_tests::service::{Book, Cluster, Mood, Service, SharedBook, destroy, registration, session_id};
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -120,6 +121,31 @@ async fn a_reader_that_goes_away_frees_its_place() {
     story.book.reaches("no parked reader", |book| book.parked.is_empty()).await;
     assert_eq!(story.upstream.load().shared_reads, 0);
     assert_eq!(story.service.counters.cancels.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_list_has_a_stream_of_its_own_where_it_is_cancelled_too() {
+    let story = Story::begin();
+    let read = |query: Query| {
+        let upstream = story.upstream.clone();
+        let blocking = blocking(5, LONG);
+        tokio::spawn(async move {
+            upstream.call(Read { query, consistency: Consistency::Default, blocking }).await
+        })
+    };
+    let (list, one) = (read(Query::Entries("job".into())), read(entry("job")));
+    story.book.reaches("two parked readers", |book| book.parked.len() == 2).await;
+    let streams = |book: &Book| book.parked.keys().map(|(_, stream, _)| *stream).collect::<BTreeSet<_>>();
+    assert_eq!(streams(&story.book.open()).len(), 2);
+    list.abort();
+    story.book.reaches("one parked reader", |book| book.parked.len() == 1).await;
+    assert!(!one.is_finished());
+    // A later list, to which an answer is sent.
+    let list = read(Query::Entries("job".into()));
+    story.book.reaches("two parked readers", |book| book.parked.len() == 2).await;
+    story.service.raise_index(6);
+    assert_eq!(list.await.unwrap().unwrap().index, LogIndex(6));
+    assert_eq!(one.await.unwrap().unwrap().index, LogIndex(6));
 }
 
 #[tokio::test]
