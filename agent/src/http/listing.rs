@@ -1,9 +1,10 @@
 //! Lists of any size, as a JSON array or object.
 //!
-//! A short list is one answer of the servers. A long one is read in parts of one view, and each
-//! part is selected, rendered and sent before the next one is requested: neither the agent nor a
-//! server ever holds it as a whole, and a slow client only slows its own list. If the view ends
-//! early, so does the connection, and no client mistakes the beginning for the whole.
+//! A list up to the size of a frame is one answer of the servers. A longer one is read in parts of
+//! one view, and each part is selected, rendered and sent before the next one is requested: neither
+//! the agent nor a server ever holds it as a whole, and a slow client only slows its own list. If
+//! the view ends early, so does the connection, and no client mistakes the beginning for the whole.
+//! The JSON of a whole answer is produced in parts too, because it has several times the size.
 
 use super::answer::{self, Failure, MetaKind};
 use super::body::Body;
@@ -27,6 +28,9 @@ use tokio::task::JoinSet;
 /// The number of rows above which a list is rendered on another thread, because it would block the
 /// shared thread too long.
 const LONG_LIST: usize = 512;
+
+/// The approximate size of the rows that are rendered as one part, in bytes of their encoded form.
+const PART_BYTES: usize = 256 << 10;
 
 /// The maximum number of parts of a list that is held as a whole, about 64 MiB.
 const MAX_PARTS: usize = 256;
@@ -209,12 +213,10 @@ impl Listing {
     pub(super) async fn respond(self, form: Form, render: impl Render) -> Result<Response<Body>, Failure> {
         let newest = self.0.iter().map(|part| &part.answer).max_by_key(|answer| answer.index);
         let newest = Arc::clone(newest.expect("there is an answer"));
-        let is_short = self.0.iter().all(|part| part.rest.is_none());
         let Form { layout, is_costly, meta } = form;
-        let mut pieces =
-            Pieces { parts: self.0, open: None, render: Some(render), layout, is_costly, is_part: false };
+        let mut pieces = Pieces { parts: self.0, rest: None, render: Some(render), layout, is_costly };
         let first = pieces.next().await?.expect("there is an answer");
-        let body = match is_short {
+        let body = match pieces.are_few() {
             true => pieces.joined(first).await?,
             false => {
                 let mut joint = Joint::new(layout, first.closing);
@@ -270,6 +272,13 @@ fn too_long() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
+fn row_count(rows: &Rows) -> usize {
+    match rows {
+        Rows::Node(Some((_, services))) => services.len(),
+        rows => rows.len(),
+    }
+}
+
 /// Works on so many rows, on another thread if they are many, so that no other request waits.
 pub(super) async fn apart<T: Send + 'static>(
     rows: usize,
@@ -288,38 +297,61 @@ struct Pieces<R> {
     /// The answers that are not begun.
     parts: VecDeque<Part>,
     /// The rest of the last one that was begun.
-    open: Option<OpenView>,
+    rest: Option<Rest>,
     render: Option<R>,
     layout: Layout,
     is_costly: bool,
-    /// Set from the first part of a long answer on.
-    is_part: bool,
+}
+
+/// The rest of an answer.
+enum Rest {
+    /// The parts of a view behind the last one.
+    View(OpenView),
+    /// The rows of a whole answer behind this number of them.
+    Rows(Arc<Answer>, usize),
 }
 
 impl<R: Render> Pieces<R> {
     /// Reads and renders the next part; `None` behind the last.
     async fn next(&mut self) -> Result<Option<Piece>, Failure> {
-        let next = Part::behind(self.open.take()).await?.or_else(|| self.parts.pop_front());
-        let Some(Part { answer, rest }) = next else { return Ok(None) };
-        self.is_part |= rest.is_some();
-        self.open = rest;
-        self.rendered(answer).await.map(Some)
+        let part = match self.rest.take() {
+            Some(Rest::Rows(answer, after)) => return self.rendered(answer, Some(after)).await.map(Some),
+            Some(Rest::View(view)) => Part::behind(Some(view)).await?,
+            None => None,
+        };
+        let is_behind = part.is_some();
+        let Some(Part { answer, rest }) = part.or_else(|| self.parts.pop_front()) else { return Ok(None) };
+        let is_whole = rest.is_none() && !is_behind;
+        self.rest = rest.map(Rest::View);
+        self.rendered(answer, is_whole.then_some(0)).await.map(Some)
     }
 
-    /// Renders an answer.
-    async fn rendered(&mut self, answer: Arc<Answer>) -> Result<Piece, Failure> {
+    /// Renders a part of a view; or of a whole answer the next rows, behind so many.
+    async fn rendered(&mut self, answer: Arc<Answer>, after: Option<usize>) -> Result<Piece, Failure> {
         let mut render = self.render.take().expect("it is here between two parts");
         let layout = self.layout;
-        let count = match &answer.rows {
-            Rows::Node(Some((_, services))) => services.len(),
-            rows => rows.len(),
-        };
-        // The parts of a long list would block the shared thread one after the other.
-        let is_long = self.is_costly || self.is_part;
-        let count = if is_long { usize::MAX } else { count };
-        let (piece, render) = apart(count, move || (render(&answer.rows, layout), render)).await?;
+        // The parts of a view would block the shared thread one after the other.
+        let is_long = self.is_costly || after.is_none() || row_count(&answer.rows) > LONG_LIST;
+        // A filter that is too expensive for one row fails as a whole while it can.
+        let after = after.filter(|_| is_long && !self.is_costly);
+        let rows = if is_long { usize::MAX } else { 0 };
+        let (piece, rest, render) = apart(rows, move || {
+            let Some(after) = after else { return (render(&answer.rows, layout), None, render) };
+            let (rows, next) = answer.rows.part(after, PART_BYTES);
+            (render(&rows, layout), next.map(|next| Rest::Rows(answer, next)), render)
+        })
+        .await?;
         self.render = Some(render);
+        self.rest = self.rest.take().or(rest);
         piece
+    }
+
+    /// Returns `true` if the rest needs little memory, or must be known as a whole.
+    fn are_few(&self) -> bool {
+        let is_few = |part: &Part| {
+            part.rest.is_none() && (self.is_costly || row_count(&part.answer.rows) <= LONG_LIST)
+        };
+        self.rest.is_none() && self.parts.iter().all(is_few)
     }
 
     /// Returns all pieces as the body of a response.

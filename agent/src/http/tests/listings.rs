@@ -131,6 +131,26 @@ async fn a_list_without_rows_has_its_usual_answer() {
 }
 
 #[tokio::test]
+async fn a_whole_answer_with_many_rows_is_rendered_as_the_client_takes_it() {
+    let stand = Stand::new();
+    let value = "x".repeat(1000);
+    for number in 0..600 {
+        stand.put(&format!("/v1/kv/{number:03}"), &value).await;
+    }
+    let request = Request::builder().uri("/v1/kv/?recurse").body(Body::empty()).unwrap();
+    let mut body = respond(&stand.api, LOCAL, request).await.into_body();
+    let (mut json, mut frames) = (Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        json.extend(frame.unwrap().into_data().unwrap());
+        frames += 1;
+    }
+    assert_eq!(frames, 4, "three parts of 256 KiB, and the bracket");
+    let entries: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
+    let keys: Vec<&str> = entries.iter().map(|entry| entry["Key"].as_str().unwrap()).collect();
+    assert_eq!(keys, (0..600).map(|number| format!("{number:03}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn a_list_whose_view_ended_is_broken_off() {
     let stand = stand().await;
     answer_rows_at_once(&stand, 1);
