@@ -71,7 +71,7 @@ fn column(reply: &Reply, field: &str) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a84_the_agent_s_services_are_filtered() {
+async fn assertion_84_the_agent_s_services_are_filtered() {
     let stand = Stand::new();
     for service in [json!({"Name": "web", "Port": 80}), json!({"Name": "web", "ID": "w2", "Port": 81})] {
         stand.put("/v1/agent/service/register", &service.to_string()).await.is(200, "");
@@ -84,7 +84,7 @@ async fn a84_the_agent_s_services_are_filtered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a118_every_list_is_filtered() {
+async fn assertion_118_every_list_is_filtered() {
     let stand = Stand::fleet().await;
     for (path, filter, field, expected) in [
         (
@@ -132,7 +132,7 @@ async fn a118_every_list_is_filtered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a119_a_missing_key_is_equal_to_nothing() {
+async fn assertion_119_a_missing_key_is_equal_to_nothing() {
     let stand = Stand::fleet().await;
     for (filter, count) in [
         ("ServiceMeta.z != x", 2),
@@ -148,7 +148,7 @@ async fn a119_a_missing_key_is_equal_to_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a120_a_wrong_filter_is_an_error_without_rows_too() {
+async fn assertion_120_a_wrong_filter_is_an_error_without_rows_too() {
     let stand = Stand::new();
     for (filter, text) in [
         (
@@ -198,7 +198,7 @@ async fn a120_a_wrong_filter_is_an_error_without_rows_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a121_filtered_services_keep_the_tags_of_selected_instances() {
+async fn assertion_121_filtered_services_keep_the_tags_of_selected_instances() {
     let stand = Stand::fleet().await;
     let all = stand.get("/v1/catalog/services").await;
     for (filter, expected) in [
