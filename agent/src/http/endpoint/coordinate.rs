@@ -116,8 +116,8 @@ impl<'v> Update<'v> {
     fn parse(value: &'v serde_json::Value) -> Result<Self, JsonError> {
         let object = Object::new("CoordinateUpdateRequest", value)?;
         object.refuse_unknown(&["Datacenter", "Node", "Segment", "Coord", "WriteRequest"])?;
-        let coord = object.value("Coord").map(|value| -> Result<_, JsonError> {
-            let coord = Object::new("Coordinate.Coord", value)?;
+        let coord = object.value("Coord").map(|_| -> Result<_, JsonError> {
+            let coord = object.object("Coord", "Coordinate.Coord")?;
             coord.refuse_unknown(&["Vec", "Error", "Adjustment", "Height"])?;
             let number = |name| match coord.value(name) {
                 Some(value) => finite(&coord, name, value),
