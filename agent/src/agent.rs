@@ -127,6 +127,7 @@ impl Agent {
             .with_tokens_refused(config.http.refuse_tokens)
             .with_hosts(HostCheck::of(&config.http)?);
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping.clone()));
+        tokio::spawn(Arc::clone(&api.intervals).run(upstream.clone(), stopping.clone()));
         let (session_watches, monitors) = (Arc::clone(&api.session_watches), Arc::clone(&api.monitors));
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");

@@ -18,7 +18,10 @@ use prometheus::proto::{Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, TextEncoder};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
 pub use lockmesh_net::metrics::CONTENT_TYPE;
 pub use lockmesh_net::metrics::process::show_build;
@@ -286,46 +289,118 @@ pub fn prometheus_text(upstream: &Upstream) -> Vec<u8> {
     text
 }
 
-/// Returns all metrics in Consul's JSON form. `timestamp` is the time as text.
-pub fn consul_json(timestamp: String, upstream: &Upstream) -> Metrics {
-    let mut metrics = Metrics { timestamp, ..Metrics::default() };
-    // Go reports its heap here; the memory of the whole process is the closest equivalent.
-    metrics.gauges.push(Gauge {
-        name: "consul.runtime.alloc_bytes".into(),
-        value: process::resident_bytes(),
-        labels: BTreeMap::new(),
-    });
-    for family in families(upstream) {
-        for metric in family.get_metric() {
-            push_metric(&mut metrics, &family, metric);
-        }
+/// The length of the intervals that Consul's JSON describes.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The counts of the last complete interval; none in the first one.
+#[derive(Debug)]
+pub struct Intervals(Mutex<Metrics>);
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Self(Mutex::new(Metrics { timestamp: timestamp(), ..Metrics::default() }))
     }
-    metrics
 }
 
-fn push_metric(metrics: &mut Metrics, family: &MetricFamily, metric: &Metric) {
-    // Consul separates the parts of a name by dots, and the words of its last part by underscores.
-    let name = family.name().replacen('_', ".", 2);
-    let labels = metric.get_label().iter().map(|pair| (pair.name().to_owned(), pair.value().to_owned()));
-    let labels: BTreeMap<_, _> = labels.collect();
-    match family.get_field_type() {
-        MetricType::GAUGE => {
-            metrics.gauges.push(Gauge { name, value: metric.get_gauge().get_value(), labels });
+impl Intervals {
+    /// Ends an interval every 10 s, until the agent stops.
+    pub async fn run(self: Arc<Self>, upstream: Upstream, mut stopping: watch::Receiver<bool>) {
+        let mut totals = Totals::default();
+        let mut began: Option<(String, Instant)> = None;
+        loop {
+            let ended = began.replace((timestamp(), Instant::now()));
+            let took = ended.as_ref().map_or(INTERVAL, |(_, began)| began.elapsed());
+            let counted = totals.advance(&families(&upstream), took);
+            if let Some((timestamp, _)) = ended {
+                *self.last() = Metrics { timestamp, ..counted };
+            }
+            tokio::select! {
+                () = tokio::time::sleep(INTERVAL) => {}
+                _ = stopping.wait_for(|stopping| *stopping) => return,
+            }
         }
-        MetricType::COUNTER => {
-            let sum = metric.get_counter().get_value();
-            metrics.counters.push(Sample { name, count: sum as u64, sum, labels, ..Sample::default() });
-        }
-        MetricType::HISTOGRAM => {
-            let histogram = metric.get_histogram();
-            let (count, sum) = (histogram.get_sample_count(), histogram.get_sample_sum());
-            // JSON has no number for 0/0.
-            let mean = if count == 0 { 0.0 } else { sum / count as f64 };
-            metrics.samples.push(Sample { name, count, sum, mean, labels, ..Sample::default() });
-        }
-        // Nothing in this process registers any of these.
-        MetricType::SUMMARY | MetricType::UNTYPED => {}
     }
+
+    fn last(&self) -> MutexGuard<'_, Metrics> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the current gauges and the last complete interval in Consul's JSON form, with the
+    /// time at which the interval began.
+    pub fn consul_json(&self, upstream: &Upstream) -> Metrics {
+        // Go reports its heap here; the memory of the whole process is the closest equivalent.
+        let name = "consul.runtime.alloc_bytes".into();
+        let memory = Gauge { name, value: process::resident_bytes(), labels: BTreeMap::new() };
+        let mut metrics = Metrics { gauges: vec![memory], ..self.last().clone() };
+        for family in families(upstream) {
+            if family.get_field_type() == MetricType::GAUGE {
+                metrics.gauges.extend(family.get_metric().iter().map(|metric| Gauge {
+                    name: consul_name(&family),
+                    value: metric.get_gauge().get_value(),
+                    labels: labels(metric),
+                }));
+            }
+        }
+        metrics
+    }
+}
+
+/// The count and the sum of each counter and histogram.
+#[derive(Debug, Default)]
+struct Totals(BTreeMap<String, (u64, f64)>);
+
+impl Totals {
+    /// Returns the increase to these families, whose totals replace the former ones. As in Consul,
+    /// it has only metrics that were counted.
+    fn advance(&mut self, families: &[MetricFamily], took: Duration) -> Metrics {
+        let mut metrics = Metrics::default();
+        for family in families {
+            let kind = family.get_field_type();
+            let list = match kind {
+                MetricType::COUNTER => &mut metrics.counters,
+                MetricType::HISTOGRAM => &mut metrics.samples,
+                // Gauges; nothing in this process registers another kind.
+                _ => continue,
+            };
+            for metric in family.get_metric() {
+                let (name, labels) = (consul_name(family), labels(metric));
+                let histogram = metric.get_histogram();
+                let total = match kind {
+                    MetricType::COUNTER => (0, metric.get_counter().get_value()),
+                    _ => (histogram.get_sample_count(), histogram.get_sample_sum()),
+                };
+                let before = self.0.insert(format!("{name}{labels:?}"), total).unwrap_or_default();
+                let sum = total.1 - before.1;
+                let count = match kind {
+                    // Counters count events one by one, except processor time.
+                    MetricType::COUNTER if sum > 0.0 => (sum as u64).max(1),
+                    _ => total.0.saturating_sub(before.0),
+                };
+                if count > 0 {
+                    let (rate, mean) = (sum / took.as_secs_f64(), sum / count as f64);
+                    list.push(Sample { name, count, rate, sum, mean, labels });
+                }
+            }
+        }
+        metrics
+    }
+}
+
+/// Returns the name of a family: Consul separates the parts of a name by dots, and the words of its
+/// last part by underscores.
+fn consul_name(family: &MetricFamily) -> String {
+    family.name().replacen('_', ".", 2)
+}
+
+fn labels(metric: &Metric) -> BTreeMap<String, String> {
+    let labels = metric.get_label().iter();
+    labels.map(|pair| (pair.name().to_owned(), pair.value().to_owned())).collect()
+}
+
+/// Returns the current time in the form of Consul's metrics.
+fn timestamp() -> String {
+    let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute]:[second] +0000 UTC");
+    time::OffsetDateTime::now_utc().format(&format).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -334,7 +409,8 @@ mod tests {
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
     use lockmesh_protocol::rpc::{Response, Unavailable};
-    use std::sync::Arc;
+    use prometheus::HistogramOpts;
+    use prometheus::core::Collector;
 
     /// A quorum that receives no calls.
     #[derive(Debug)]
@@ -364,27 +440,63 @@ mod tests {
     }
 
     #[test]
-    fn a_count_shows_in_both_dialects() {
+    fn a_count_shows_in_prometheus_text() {
         REQUESTS.with_label_values(&["/v1/test-of-metrics", "200"]).inc_by(3);
         let text = String::from_utf8(prometheus_text(&upstream())).unwrap();
         assert!(
             text.contains("lockmesh_http_requests_total{endpoint=\"/v1/test-of-metrics\",status=\"200\"} 3")
         );
         assert!(text.contains("lockmesh_http_blocked_watchers "));
+    }
 
-        let metrics = consul_json("now".into(), &upstream());
-        let ours = metrics.counters.iter().find(|counter| {
-            counter.labels.get("endpoint").is_some_and(|label| label == "/v1/test-of-metrics")
-        });
-        assert_eq!(
-            ours.map(|counter| (counter.name.as_str(), counter.count)),
-            Some(("lockmesh.http.requests_total", 3))
-        );
+    #[tokio::test(start_paused = true)]
+    async fn an_interval_has_what_was_counted_in_it() {
+        let label = "/v1/test-of-intervals";
+        let intervals = Arc::new(Intervals::default());
+        let (stop, stopping) = watch::channel(false);
+        let counted = REQUESTS.with_label_values(&[label, "200"]);
+        counted.inc_by(7);
+        let running = tokio::spawn(Arc::clone(&intervals).run(upstream(), stopping));
+        tokio::time::sleep(INTERVAL / 2).await;
+        counted.inc_by(3);
+        let increase = || {
+            let mut counters = intervals.consul_json(&upstream()).counters.into_iter();
+            counters.find(|counter| counter.labels.values().any(|value| value == label))
+        };
+        assert_eq!(increase(), None, "no interval is complete");
+        tokio::time::sleep(INTERVAL).await;
+        let second = increase().expect("it was counted");
+        assert_eq!(second.name, "lockmesh.http.requests_total");
+        assert_eq!((second.count, second.sum, second.mean), (3, 3.0, 1.0));
+        assert!((second.rate - 0.3).abs() < 0.001, "{}", second.rate);
+        tokio::time::sleep(INTERVAL).await;
+        assert_eq!(increase(), None, "nothing was counted");
+        stop.send_replace(true);
+        running.await.unwrap();
+    }
+
+    #[test]
+    fn a_distribution_has_the_values_since_the_last_totals() {
+        let histogram = Histogram::with_opts(HistogramOpts::new("a_long_name_seconds", "help")).unwrap();
+        let mut totals = Totals::default();
+        histogram.observe(9.0);
+        totals.advance(&histogram.collect(), INTERVAL);
+        [0.5, 1.5].into_iter().for_each(|seconds| histogram.observe(seconds));
+        let expected = Sample {
+            name: "a.long.name_seconds".into(),
+            count: 2,
+            rate: 0.2,
+            sum: 2.0,
+            mean: 1.0,
+            labels: BTreeMap::new(),
+        };
+        assert_eq!(totals.advance(&histogram.collect(), INTERVAL).samples, [expected]);
+        assert!(totals.advance(&histogram.collect(), INTERVAL).samples.is_empty());
     }
 
     #[test]
     fn the_memory_of_the_process_is_a_gauge_without_the_host_s_name() {
-        let metrics = consul_json("now".into(), &upstream());
+        let metrics = Intervals::default().consul_json(&upstream());
         let memory = metrics.gauges.iter().find(|gauge| gauge.name == "consul.runtime.alloc_bytes");
         assert!(memory.is_some_and(|memory| memory.value > 0.0), "{memory:?}");
     }

@@ -6,6 +6,7 @@ use super::token::Tokens;
 use super::unix_socket::SocketHealth;
 use crate::config::Scripts;
 use crate::events::Events;
+use crate::metrics::Intervals;
 use crate::monitor::Monitors;
 use crate::node::Identity;
 use crate::registry::Registry;
@@ -115,6 +116,8 @@ pub struct Api {
     pub session_watches: Arc<SessionWatches>,
     /// The clients that read the log.
     pub monitors: Arc<Monitors>,
+    /// The metrics of the last interval.
+    pub intervals: Arc<Intervals>,
     /// The user events of this host.
     pub events: Arc<Events>,
     /// The channel for reload and leave requests to this process.
@@ -132,7 +135,7 @@ pub struct Api {
 
 impl Api {
     /// Creates the context of an agent outside the mesh. Nothing runs yet: see
-    /// [`crate::http::serve`] and [`Registry::run`].
+    /// [`crate::http::serve`], [`Registry::run`] and [`Intervals::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, registry: Arc<Registry>) -> Self {
         let most = limits.max_watched_sessions;
         let events = Events::alone(identity.node.clone());
@@ -146,6 +149,7 @@ impl Api {
             scripts: Scripts::default(),
             session_watches,
             monitors,
+            intervals: Arc::default(),
             events,
             reload: Asking::default(),
             hosts: HostCheck::default(),

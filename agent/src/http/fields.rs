@@ -101,45 +101,34 @@ impl Record for Node {
     }
 }
 
-impl Record for Service {
-    fn field(&self, name: &str) -> Option<Value<'_>> {
-        Some(match name {
-            "Kind" => Value::Text(&self.kind),
-            "ID" => Value::Text(&self.id),
-            "Service" => Value::Text(&self.service),
-            "Tags" => texts(&self.tags),
-            "Address" => Value::Text(&self.address),
-            "TaggedAddresses" => Value::RecordMap(&self.tagged_addresses),
-            "Meta" => texts_by_key(&self.meta),
-            "Port" => Value::Number(self.port.into()),
-            "Weights" => Value::Record(Box::new(&self.weights)),
-            "EnableTagOverride" => Value::Bool(self.enable_tag_override),
-            "Proxy" => Value::Record(Box::new(MeshProxy(Some(&self.proxy)))),
-            "Connect" => connect(&self.connect),
-            _ => return None,
-        })
-    }
+/// The fields of a service, as the catalog and the agent have it: one omits what the other leaves
+/// empty.
+macro_rules! service_fields {
+    ($service:ty, $texts:path, $texts_by_key:path, $proxy:path) => {
+        impl Record for $service {
+            fn field(&self, name: &str) -> Option<Value<'_>> {
+                Some(match name {
+                    "Kind" => Value::Text(&self.kind),
+                    "ID" => Value::Text(&self.id),
+                    "Service" => Value::Text(&self.service),
+                    "Tags" => $texts(&self.tags),
+                    "Address" => Value::Text(&self.address),
+                    "TaggedAddresses" => Value::RecordMap(&self.tagged_addresses),
+                    "Meta" => $texts_by_key(&self.meta),
+                    "Port" => Value::Number(self.port.into()),
+                    "Weights" => Value::Record(Box::new(&self.weights)),
+                    "EnableTagOverride" => Value::Bool(self.enable_tag_override),
+                    "Proxy" => Value::Record(Box::new(MeshProxy($proxy(&self.proxy)))),
+                    "Connect" => connect(&self.connect),
+                    _ => return None,
+                })
+            }
+        }
+    };
 }
 
-impl Record for AgentService {
-    fn field(&self, name: &str) -> Option<Value<'_>> {
-        Some(match name {
-            "Kind" => Value::Text(&self.kind),
-            "ID" => Value::Text(&self.id),
-            "Service" => Value::Text(&self.service),
-            "Tags" => Value::Texts(&self.tags),
-            "Address" => Value::Text(&self.address),
-            "TaggedAddresses" => Value::RecordMap(&self.tagged_addresses),
-            "Meta" => Value::TextMap(&self.meta),
-            "Port" => Value::Number(self.port.into()),
-            "Weights" => Value::Record(Box::new(&self.weights)),
-            "EnableTagOverride" => Value::Bool(self.enable_tag_override),
-            "Proxy" => Value::Record(Box::new(MeshProxy(self.proxy.as_ref()))),
-            "Connect" => connect(&self.connect),
-            _ => return None,
-        })
-    }
-}
+service_fields!(Service, texts, texts_by_key, Some);
+service_fields!(AgentService, Value::Texts, Value::TextMap, Option::as_ref);
 
 impl Record for ServiceNode {
     fn field(&self, name: &str) -> Option<Value<'_>> {

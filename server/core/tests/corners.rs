@@ -19,7 +19,8 @@ use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::prepared_query::{PreparedQuery, QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
-    Behavior, Entry, Lock, LockDelay, Loss, LossCause, NewServer, Node, SessionSpec, Waiter,
+    Behavior, Coordinate, Entry, Finite, Lock, LockDelay, Loss, LossCause, NewServer, Node, SessionSpec,
+    Waiter,
 };
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -582,6 +583,19 @@ fn joined(parts: Vec<Rows>) -> Rows {
         (Rows::Keys(whole), Rows::Keys(part)) => Rows::Keys([whole, part].concat()),
         (whole, part) => panic!("{whole:?} and {part:?}"),
     })
+}
+
+#[test]
+fn a_replaced_coordinate_counts_against_the_limit_of_views() {
+    let mut cluster = Cluster::new();
+    let replaced = [1.0, 1.0, 2.0].map(|height| {
+        let before = cluster.state.replaced_bytes();
+        let height = Finite::try_from(height).expect("it is finite");
+        let coordinate = Coordinate { height, ..Coordinate::default() };
+        cluster.apply(Command::UpdateCoordinate { node: "n1".into(), coordinate });
+        cluster.state.replaced_bytes() - before
+    });
+    assert_eq!(replaced, [0, 0, size_of::<Coordinate>() as u64]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
-use super::output::{Table, TableArgs, print_json, print_line, warn};
+use super::output::{OutputArgs, Table, TableArgs, pairs, print_json, print_line, warn};
 use lockmesh_client::shape::catalog::{Node, ServiceNode};
 use lockmesh_client::{Catalog, Read};
 use std::collections::BTreeMap;
@@ -54,11 +54,8 @@ enum Command {
         /// Print addresses by tag and metadata too
         #[arg(long)]
         detailed: bool,
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
@@ -89,16 +86,13 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 (false, false) => services.keys().try_for_each(|name| print_line(name))?,
             }
         }
-        Command::Nodes { service, filter, near, detailed, json, table: layout, consistency } => {
+        Command::Nodes { service, filter, near, detailed, output, consistency } => {
             let (catalog, read) = (client.catalog().filter(&filter).near(&near), consistency.read());
             let nodes = match &service {
                 Some(service) => nodes_of(catalog.service(service, &read).await?.value),
                 None => catalog.nodes(&read).await?.value,
             };
-            match json {
-                true => print_json(&nodes)?,
-                false => layout.print(&node_table(&nodes, detailed))?,
-            }
+            output.print(&nodes, |nodes| node_table(nodes, detailed))?;
             if let Some(service) = service.filter(|_| nodes.is_empty()) {
                 warn(&format!(
                     "no node has service {service}; list services with `lockmesh catalog services`"
@@ -186,11 +180,6 @@ fn node_table(nodes: &[Node], detailed: bool) -> Table {
         }
     }
     table
-}
-
-fn pairs(map: &Option<BTreeMap<String, String>>) -> String {
-    let pairs = map.iter().flatten().map(|(name, value)| format!("{name}={value}"));
-    pairs.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

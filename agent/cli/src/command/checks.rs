@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::output::{Table, TableArgs, print_json};
+use super::output::{OutputArgs, Table};
 use lockmesh_client::shape::health::Check;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -17,11 +17,8 @@ pub struct Args {
     /// Only checks that this filter selects, such as 'ServiceName == web'
     #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
     filter: String,
-    /// Print the JSON of the agent's API
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    table: TableArgs,
+    output: OutputArgs,
 }
 
 /// Runs the command.
@@ -31,10 +28,7 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let mut checks = context.client()?.agent().filter(&args.filter).checks().await?;
     checks.retain(|_, check| args.status.as_ref().is_none_or(|status| check.status == *status));
-    match args.json {
-        true => print_json(&checks)?,
-        false => args.table.print(&table(&checks))?,
-    }
+    args.output.print(&checks, table)?;
     Ok(ExitCode::SUCCESS)
 }
 

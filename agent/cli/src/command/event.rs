@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::output::{Table, TableArgs, print_json, print_line};
+use super::output::{OutputArgs, Table, print_json, print_line};
 use lockmesh_client::shape::event::Event;
 use lockmesh_client::{NewEvent, Read};
 use std::process::ExitCode;
@@ -43,11 +43,8 @@ enum Command {
         /// Only events of this name
         #[arg(long, value_name = "NAME")]
         name: Option<String>,
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
     },
 }
 
@@ -79,12 +76,9 @@ struct EventArgs {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let (name, event) = match args.command {
-        Some(Command::List { name, json, table: layout }) => {
+        Some(Command::List { name, output }) => {
             let events = client.events().list(&name.unwrap_or_default(), &Read::default()).await?.value;
-            match json {
-                true => print_json(&events)?,
-                false => layout.print(&table(&events))?,
-            }
+            output.print(&events[..], table)?;
             return Ok(ExitCode::SUCCESS);
         }
         Some(Command::Fire { name, event }) => (name, event),

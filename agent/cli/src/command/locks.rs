@@ -4,7 +4,7 @@ use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::instant;
 use super::lock::obstacle::delay_left;
-use super::output::{Table, TableArgs, print_json};
+use super::output::{OutputArgs, Table, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
 use lockmesh_client::{Client, Read, Slots};
 use std::collections::BTreeMap;
@@ -25,11 +25,8 @@ pub struct Args {
     /// With --losses: also list sessions that ended without holding a lock
     #[arg(long, requires = "losses")]
     all: bool,
-    /// Print the JSON of the agent's API
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    table: TableArgs,
+    output: OutputArgs,
     #[command(flatten)]
     consistency: ConsistencyArgs,
 }
@@ -44,13 +41,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     if args.losses {
         let losses = client.operator().losses(&read).await?.value;
         let losses: Vec<Loss> = losses.into_iter().filter(|loss| args.lists(loss)).collect();
-        match args.json {
-            true => print_json(&losses)?,
-            false => args.table.print(&loss_table(&losses, &args.prefix))?,
-        }
+        args.output.print(&losses, |losses| loss_table(losses, &args.prefix))?;
     } else {
         let locks = client.operator().locks(&args.prefix, &read).await?.value;
-        if args.json {
+        if args.output.json {
             print_json(&locks)?;
         } else {
             let semaphores = Semaphores::of(&client, &locks, &read).await?;
@@ -58,7 +52,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 true => client.operator().losses(&read).await?.value,
                 false => Vec::new(),
             };
-            args.table.print(&lock_table(&locks, &semaphores, &losses, instant::now_ms()))?;
+            args.output.table.print(&lock_table(&locks, &semaphores, &losses, instant::now_ms()))?;
         }
     }
     Ok(ExitCode::SUCCESS)

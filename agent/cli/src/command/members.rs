@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::instant;
 use super::node_lease::{deadline, last_heard, suspected_by};
-use super::output::{Table, TableArgs, host_port, print_json, warn};
+use super::output::{OutputArgs, Table, host_port, warn};
 use lockmesh_client::shape::agent::{Member, NodeLease};
 use std::process::ExitCode;
 
@@ -24,11 +24,8 @@ pub struct Args {
     /// Print all tags and the node leases
     #[arg(long)]
     detailed: bool,
-    /// Print the JSON of the agent's API
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
-    table: TableArgs,
+    output: OutputArgs,
 }
 
 /// Runs the command.
@@ -38,12 +35,8 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let mut members = context.client()?.agent().members_with_leases().await?;
     members.sort_by(|one, other| one.name.cmp(&other.name));
-    match (args.json, args.detailed) {
-        (true, _) => print_json(&members)?,
-        (false, true) => args.table.print(&detailed_table(&members))?,
-        (false, false) => args.table.print(&table(&members))?,
-    }
-    if !args.json {
+    args.output.print(&members[..], if args.detailed { detailed_table } else { table })?;
+    if !args.output.json {
         if lacks_leader(&members) {
             warn("no lease details: there is no leader, or a new one; the status may be out of date");
         }

@@ -5,6 +5,7 @@
 use super::error::CliError;
 use lockmesh_protocol::host_port::join;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write, stderr, stdout};
 
 /// Prints bytes as they are.
@@ -75,12 +76,46 @@ impl TableArgs {
     }
 }
 
+/// The options of commands that print a table or JSON.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct OutputArgs {
+    /// Print the JSON of the agent's API
+    #[arg(long)]
+    pub json: bool,
+    /// The layout of the table
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+impl OutputArgs {
+    /// Prints a value as JSON, or as a table.
+    ///
+    /// # Errors
+    /// As [`print_bytes`].
+    pub fn print<T: Serialize + ?Sized>(
+        self,
+        value: &T,
+        table: impl FnOnce(&T) -> Table,
+    ) -> Result<(), CliError> {
+        match self.json {
+            true => print_json(value),
+            false => self.table.print(&table(value)),
+        }
+    }
+}
+
 /// The number of columns of the terminal; `None` if stdout is not a terminal, or its size is
 /// unknown.
 fn terminal_width() -> Option<usize> {
     let out = stdout();
     let size = rustix::termios::tcgetwinsize(&out).ok().filter(|_| out.is_terminal())?;
     Some(usize::from(size.ws_col)).filter(|width| *width > 0)
+}
+
+/// Pairs as the text of one column.
+pub fn pairs(map: &Option<BTreeMap<String, String>>) -> String {
+    let pairs = map.iter().flatten().map(|(name, value)| format!("{name}={value}"));
+    pairs.collect::<Vec<_>>().join(",")
 }
 
 /// Aligned columns under a heading.

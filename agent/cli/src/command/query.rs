@@ -3,13 +3,12 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::kv::value::bytes_of;
-use super::output::{Table, TableArgs, host_port, print_json, print_line};
+use super::output::{OutputArgs, Table, host_port, pairs, print_json, print_line};
 use lockmesh_client::shape::health::ServiceInstance;
 use lockmesh_client::shape::prepared_query::PreparedQuery;
 use lockmesh_client::shape::session::Created;
 use lockmesh_client::{Error, PreparedQueries, Read};
 use lockmesh_protocol::record::{Aggregate, CheckStatus};
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 /// Manage and execute prepared queries
@@ -26,11 +25,8 @@ pub struct Args {
 enum Command {
     /// List all queries
     List {
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
@@ -77,11 +73,8 @@ enum Command {
         /// Node to be near, or _agent for the agent's, instead of the query's own
         #[arg(long, value_name = "NODE", default_value = "", hide_default_value = true)]
         near: String,
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
@@ -115,12 +108,9 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let queries = client.prepared_queries();
     match args.command {
-        Command::List { json, table: layout, consistency } => {
+        Command::List { output, consistency } => {
             let all = queries.list(&consistency.read()).await?.value;
-            match json {
-                true => print_json(&all)?,
-                false => layout.print(&table(&all))?,
-            }
+            output.print(&all[..], table)?;
         }
         Command::Create { data, json } => {
             let id = queries.create(bytes_of(&data, &mut std::io::stdin())?).await?;
@@ -142,13 +132,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Command::Show { query, json, consistency } => {
             show(&named(queries, &query.query, &consistency.read()).await?, json)?;
         }
-        Command::Execute { name, limit, near, json, table: layout, consistency } => {
+        Command::Execute { name, limit, near, output, consistency } => {
             let executed = queries.execute(&name, limit, &near, &consistency.read()).await;
             let executed = executed.map_err(|error| nothing_for(&name, error))?;
-            match json {
-                true => print_json(&executed)?,
-                false => layout.print(&instances(&executed.nodes))?,
-            }
+            output.print(&executed, |executed| instances(&executed.nodes))?;
         }
         Command::Explain { name, json, consistency } => {
             let explained = queries.explain(&name, &consistency.read()).await;
@@ -228,11 +215,6 @@ fn details(query: &PreparedQuery) -> Table {
 
 fn list(texts: &Option<Vec<String>>) -> String {
     texts.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(",")
-}
-
-fn pairs(map: &Option<BTreeMap<String, String>>) -> String {
-    let pairs = map.iter().flatten().map(|(name, value)| format!("{name}={value}"));
-    pairs.collect::<Vec<_>>().join(",")
 }
 
 fn instances(instances: &[ServiceInstance]) -> Table {

@@ -4,7 +4,7 @@ use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::lock::window_parser;
 use super::node_lease::{deadline, last_heard, suspected_by};
-use super::output::{Table, TableArgs, print_json, print_line};
+use super::output::{OutputArgs, Table, print_json, print_line};
 use lockmesh_client::shape::agent::NodeLease;
 use lockmesh_client::shape::session::{NewSession, ServiceCheck, Session};
 use lockmesh_client::{Client, HealthWindow, Read};
@@ -27,11 +27,8 @@ enum Command {
         /// Only sessions of this node
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
@@ -111,13 +108,13 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let sessions = client.sessions();
     match args.command {
         Command::Create(args) => create(args, &client).await?,
-        Command::List { node, json, table, consistency } => {
+        Command::List { node, output, consistency } => {
             let read = consistency.read();
             let found = match node {
                 Some(node) => sessions.of_node(&node, &read).await?.value,
                 None => sessions.list(&read).await?.value,
             };
-            print_sessions(&found, json, table)?;
+            output.print(&found[..], table)?;
         }
         Command::Info { id, json, consistency } => {
             let found = sessions.info_with_lease(&id, &consistency.read()).await?.value;
@@ -159,13 +156,6 @@ fn new_session(args: CreateArgs) -> NewSession {
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
         checks: None,
         health_window: args.window.map(|window| window.as_str().into()),
-    }
-}
-
-fn print_sessions(sessions: &[Session], json: bool, layout: TableArgs) -> Result<(), CliError> {
-    match json {
-        true => print_json(sessions),
-        false => layout.print(&table(sessions)),
     }
 }
 

@@ -277,7 +277,8 @@ pub struct CheckUpdate {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Metrics {
-    /// The time of the measurement, such as `2026-01-02 15:04:05 +0000 UTC`.
+    /// The time at which the interval of the counters and samples began, such as
+    /// `2026-01-02 15:04:05 +0000 UTC`.
     pub timestamp: String,
     /// Current values.
     #[serde(deserialize_with = "null_as_default")]
@@ -285,10 +286,10 @@ pub struct Metrics {
     /// Always empty.
     #[serde(deserialize_with = "null_as_default")]
     pub points: Vec<Value>,
-    /// Counters, which only increase.
+    /// Counters that increased in the interval.
     #[serde(deserialize_with = "null_as_default")]
     pub counters: Vec<Sample>,
-    /// Distributions.
+    /// Distributions with values in the interval.
     #[serde(deserialize_with = "null_as_default")]
     pub samples: Vec<Sample>,
 }
@@ -306,7 +307,7 @@ pub struct Gauge {
     pub labels: BTreeMap<String, String>,
 }
 
-/// A counter, or a distribution of values.
+/// The increase of a counter, or a distribution of values, in one interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Sample {
@@ -314,18 +315,12 @@ pub struct Sample {
     pub name: String,
     /// The number of values.
     pub count: u64,
-    /// The number of values per second.
+    /// The sum of the values per second.
     pub rate: f64,
     /// The sum of the values.
     pub sum: f64,
-    /// The minimum.
-    pub min: f64,
-    /// The maximum.
-    pub max: f64,
     /// The mean.
     pub mean: f64,
-    /// The standard deviation.
-    pub stddev: f64,
     /// Its labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,

@@ -102,20 +102,14 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
 }
 
 pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let upstream = &call.api.upstream;
     match call.params.non_empty("format") {
-        None => Ok(answer::json(&crate::metrics::consul_json(timestamp(), upstream), call.layout())),
+        None => Ok(answer::json(&call.api.intervals.consul_json(&call.api.upstream), call.layout())),
         Some("prometheus") => Ok(super::monitoring::metrics(call)),
         Some(other) => Err(Failure::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             format!("unknown metrics format {other:?}: omit ?format or use prometheus"),
         )),
     }
-}
-
-fn timestamp() -> String {
-    let format = time::macros::format_description!("[year]-[month]-[day] [hour]:[minute]:[second] +0000 UTC");
-    time::OffsetDateTime::now_utc().format(&format).unwrap_or_default()
 }
 
 pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {

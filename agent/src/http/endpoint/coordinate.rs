@@ -5,14 +5,16 @@ use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
 use super::super::go::json::{JsonError, Object, first_value};
+use super::super::listing::Piece;
 use super::super::shapes;
 use super::misfit;
 use crate::upstream::calls::StatusOf;
+use crate::upstream::parts::Part;
 use http::{Response, StatusCode};
 use lockmesh_client::shape::catalog::{CoordinateMap, NodeCoordinate};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::NodeName;
-use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{Coordinate, DIMENSIONS, Finite};
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
@@ -31,36 +33,52 @@ pub(super) async fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failu
 }
 
 pub(super) async fn nodes(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let (answer, coordinates) = read(call, |_| true).await?;
-    Ok(rendered(call, &coordinates, &answer))
-}
-
-pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let wanted = NodeName::from(call.tail).folded();
-    let (answer, coordinates) = read(call, |node| node.folded() == wanted).await?;
-    Ok(match coordinates.is_empty() {
-        true => answer::with_meta(answer::absent(), &answer, MetaKind::Plain),
-        false => rendered(call, &coordinates, &answer),
-    })
-}
-
-/// Reads the coordinates of the wanted nodes. There are no network segments, so a named one has
-/// none.
-async fn read(
-    call: &Call<'_>,
-    is_wanted: impl Fn(&NodeName) -> bool,
-) -> Result<(Arc<Answer>, Vec<NodeCoordinate>), Failure> {
     let options = call.read_options()?;
-    let answer = call.read(Query::Coordinates, options, Some(MetaKind::Plain)).await?;
-    let Rows::Coordinates(rows) = &answer.rows else { return Err(misfit::wrong_rows()) };
-    let is_listed = call.params.non_empty("segment").is_none();
-    let listed = rows.iter().filter(|(node, _)| is_listed && is_wanted(node));
-    let coordinates = listed.map(|(node, row)| shapes::coordinate(node.as_str(), row)).collect();
-    Ok((answer, coordinates))
+    let is_listed = is_listed(call);
+    call.list(Query::Coordinates, options, move |rows, layout| {
+        let listed = coordinates(rows)?.iter().filter(|_| is_listed);
+        Piece::array(listed.map(|row| Ok(shape(row))), layout)
+    })
+    .await
 }
 
-fn rendered(call: &Call<'_>, coordinates: &[NodeCoordinate], answer: &Answer) -> Response<Body> {
-    answer::with_meta(answer::json(coordinates, call.layout()), answer, MetaKind::Plain)
+/// Returns the coordinate of one node: the parts of a long list are read until it is found.
+pub(super) async fn node(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    let options = call.read_options()?;
+    let wanted = NodeName::from(call.tail).folded();
+    let found = |part: &Part| {
+        let mut listed = coordinates(&part.answer.rows)?.iter().filter(|_| is_listed(call));
+        Ok::<_, Failure>(listed.find(|(node, _)| node.folded() == wanted).map(shape))
+    };
+    let meta = MetaKind::Plain;
+    let mut part = call.read_list(Query::Coordinates, options, Some(meta)).await?;
+    let mut coordinate = found(&part)?;
+    while coordinate.is_none()
+        && let Some(next) = Part::behind(part.rest.take()).await?
+    {
+        coordinate = found(&next)?;
+        part = next;
+    }
+    let response = coordinate.map_or_else(answer::absent, |row| answer::json(&[row], call.layout()));
+    Ok(answer::with_meta(response, &part.answer, meta))
+}
+
+type Row = (NodeName, Arc<Coordinate>);
+
+fn coordinates(rows: &Rows) -> Result<&[Row], Failure> {
+    match rows {
+        Rows::Coordinates(rows) => Ok(rows),
+        _ => Err(misfit::wrong_rows()),
+    }
+}
+
+/// There are no network segments, so a named one has no nodes.
+fn is_listed(call: &Call<'_>) -> bool {
+    call.params.non_empty("segment").is_none()
+}
+
+fn shape((node, row): &Row) -> NodeCoordinate {
+    shapes::coordinate(node.as_str(), row)
 }
 
 pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -98,8 +116,8 @@ impl<'v> Update<'v> {
     fn parse(value: &'v serde_json::Value) -> Result<Self, JsonError> {
         let object = Object::new("CoordinateUpdateRequest", value)?;
         object.refuse_unknown(&["Datacenter", "Node", "Segment", "Coord", "WriteRequest"])?;
-        let coord = object.value("Coord").map(|value| -> Result<_, JsonError> {
-            let coord = Object::new("Coordinate.Coord", value)?;
+        let coord = object.value("Coord").map(|_| -> Result<_, JsonError> {
+            let coord = object.object("Coord", "Coordinate.Coord")?;
             coord.refuse_unknown(&["Vec", "Error", "Adjustment", "Height"])?;
             let number = |name| match coord.value(name) {
                 Some(value) => finite(&coord, name, value),

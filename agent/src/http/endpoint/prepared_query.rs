@@ -194,6 +194,8 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
 /// The query for a name, with its template filled.
 pub(super) async fn explain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = once(call)?;
+    // Consul parses it too, without a use for it.
+    limit(call)?;
     let (answer, query) = resolve(call, options).await?;
     let explained = Explained { query: shapes::prepared_query(&query), meta: meta(&answer, options) };
     let contact = (answer.known_leader, answer.last_contact);

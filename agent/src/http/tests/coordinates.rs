@@ -103,6 +103,7 @@ async fn a_wrong_update_is_refused() {
             400,
             "cannot unmarshal string into Go struct field Coordinate.Coord.Height of type float64",
         ),
+        (r#"{"Node":"node-one","Coord":"x"}"#, 400, "Go struct field CoordinateUpdateRequest.Coord of type"),
         (r#"{"Node":"node-one","Coord":{"Height":1e999}}"#, 400, "number out of range"),
         (&segment.to_string(), 400, "segments"),
         (r#"{"Node":"node-one"}"#, 400, "Missing Coord"),

@@ -36,6 +36,8 @@ impl Stand {
             let proxy = json!({"Kind": "connect-proxy", "ID": "p", "Service": "web-sidecar-proxy",
                 "Proxy": {"DestinationServiceName": "web"}});
             self.enter_row(json!({"Node": node, "Address": "10.0.0.1", "Service": proxy})).await;
+            let coordinate = json!({"Node": node, "Coord": {"Vec": [0, 0, 0, 0, 0, 0, 0, 1]}});
+            self.put("/v1/coordinate/update", &coordinate.to_string()).await.is(200, "");
         }
         let bad = json!({"CheckID": "up-w1", "ServiceID": "w1", "Status": "critical", "Output": "refused"});
         self.enter_row(json!({"Node": "n2", "Address": "10.0.0.1", "Check": bad})).await;
@@ -90,6 +92,12 @@ async fn a_long_list_is_byte_for_byte_the_same_as_a_short_one() {
         "/v1/health/state/nonsense",
         "/v1/health/checks/web?filter=Status==critical",
         "/v1/health/node/n2?pretty",
+        "/v1/coordinate/nodes",
+        "/v1/coordinate/nodes?pretty&index=1&wait=1s",
+        "/v1/coordinate/nodes?segment=x&pretty",
+        "/v1/coordinate/node/N2",
+        "/v1/coordinate/node/n3?segment=x",
+        "/v1/coordinate/node/nosuch",
         "/v1/agent/members",
         "/v1/kv/a/?recurse",
         "/v1/kv/?recurse&pretty",

@@ -2,6 +2,7 @@
 //! stand-in for the connection between them.
 
 mod agent;
+mod bad_input;
 mod catalog;
 mod checks;
 mod connections;

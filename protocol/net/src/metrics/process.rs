@@ -87,7 +87,13 @@ fn max_fds() -> f64 {
 }
 
 fn open_fds() -> f64 {
-    fs::read_dir("/proc/self/fd").map_or(0.0, |entries| entries.count() as f64)
+    const FOLDER: &str = "/proc/self/fd";
+    // From Linux 6.2 on the size of the folder is their number. Before, a server or an agent with
+    // ten thousand connections needs 8 ms to count them.
+    match fs::metadata(FOLDER).map_or(0, |folder| folder.len()) {
+        0 => fs::read_dir(FOLDER).map_or(0.0, |entries| entries.count() as f64),
+        count => count as f64,
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::State;
 use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::error::CatalogError;
 use super::invalidation::end_sessions_of_node;
+use super::rows::put;
 use super::step::Step;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName};
@@ -135,6 +136,13 @@ impl Catalog {
         }
         let name = self.node_ids.get(&id.to_ascii_lowercase())?;
         self.nodes.get(name)
+    }
+
+    pub(super) fn load_coordinate(&mut self, name: NodeName, row: Option<Arc<Coordinate>>) {
+        if self.coordinates.contains_key(&name) {
+            self.replaced.add_bytes(size_of::<Coordinate>());
+        }
+        put(&mut self.coordinates, name, row);
     }
 }
 

@@ -82,7 +82,7 @@ impl State {
             Change::NodeIndex(name, index) => put(&mut self.catalog.node_indexes, name, index),
             Change::Service(node, id, service) => self.catalog.load_service(ServiceKey { node, id }, service),
             Change::Check(node, id, check) => self.catalog.load_check(CheckKey { node, id }, check),
-            Change::Coordinate(name, row) => put(&mut self.catalog.coordinates, name, row),
+            Change::Coordinate(name, row) => self.catalog.load_coordinate(name, row),
             Change::Tombstone(key, index) => self.keys.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.keys.delays, key, delay),
             Change::Waiter(key, queue_position, waiter) => self.keys.load_waiter(key, queue_position, waiter),

@@ -101,8 +101,8 @@ impl State {
         (self.news(query, LogIndex(0)).unwrap_or_default(), view)
     }
 
-    /// The size of all keys, values, services, checks and prepared queries that were replaced or
-    /// removed so far, in bytes. Only differences are significant.
+    /// The size of all keys, values, services, checks, coordinates and prepared queries that were
+    /// replaced or removed so far, in bytes. Only differences are significant.
     pub fn replaced_bytes(&self) -> u64 {
         self.keys.entries.replaced_bytes() + self.catalog.replaced.0 + self.prepared_queries.replaced.0
     }

@@ -2,7 +2,7 @@
 
 use super::super::context::Context;
 use super::super::error::CliError;
-use super::super::output::{Table, TableArgs, print_json, print_line};
+use super::super::output::{OutputArgs, Table, TableArgs, print_json, print_line};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth};
 use lockmesh_protocol::duration;
 use std::process::ExitCode;
@@ -26,11 +26,8 @@ enum Command {
     SetConfig(SetArgs),
     /// Show the health of the servers; exit code 1 if one is not healthy
     Health {
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
     },
 }
 
@@ -79,11 +76,11 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             }
             print_line("Configuration updated!")?;
         }
-        Command::Health { json, table } => {
+        Command::Health { output } => {
             let health = operator.autopilot_health().await?;
-            match json {
+            match output.json {
                 true => print_json(&health)?,
-                false => print_health(&health, table)?,
+                false => print_health(&health, output.table)?,
             }
             return Ok(if health.healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }

@@ -3,7 +3,7 @@
 use super::super::Online;
 use super::super::context::{ConnectionArgs, ConsistencyArgs};
 use super::super::error::CliError;
-use super::super::output::{Table, TableArgs, print_json, print_line, warn};
+use super::super::output::{OutputArgs, Table, print_line, warn};
 use super::servers::{find, named};
 use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
@@ -26,11 +26,8 @@ enum Command {
     ListPeers {
         #[command(flatten)]
         connection: ConnectionArgs,
-        /// Print the JSON of the agent's API
-        #[arg(long)]
-        json: bool,
         #[command(flatten)]
-        table: TableArgs,
+        output: OutputArgs,
         #[command(flatten)]
         consistency: ConsistencyArgs,
     },
@@ -96,9 +93,8 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     let operator = client.operator();
     match args.command {
         Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
-        Command::ListPeers { json, table: layout, consistency, .. } => {
-            let layout = (!json).then_some(layout);
-            return list_peers(&client, layout, &consistency.read()).await;
+        Command::ListPeers { output, consistency, .. } => {
+            return list_peers(&client, output, &consistency.read()).await;
         }
         Command::Add(online) => add::run(&online.args, &client).await?,
         Command::Remove { server, .. } => {
@@ -122,16 +118,12 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the servers, as JSON without a layout.
-async fn list_peers(client: &Client, layout: Option<TableArgs>, read: &Read) -> Result<ExitCode, CliError> {
+async fn list_peers(client: &Client, output: OutputArgs, read: &Read) -> Result<ExitCode, CliError> {
     let (quorum, has_leader) = seen(client, read).await?;
-    match layout {
-        None => print_json(&quorum)?,
-        Some(layout) => {
-            title(&quorum, stdout().is_terminal()).map_or(Ok(()), |line| print_line(&line))?;
-            layout.print(&table(&quorum))?;
-        }
+    if !output.json {
+        title(&quorum, stdout().is_terminal()).map_or(Ok(()), |line| print_line(&line))?;
     }
+    output.print(&quorum, table)?;
     if !has_leader {
         return Ok(ExitCode::FAILURE);
     }
