@@ -14,7 +14,7 @@ use lockmesh_net::metrics::reading::Reading;
 use lockmesh_net::metrics::table::Row;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS, process};
 use lockmesh_protocol::lease::HealthWindow;
-use prometheus::proto::{Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Metric, MetricFamily, MetricType};
 use prometheus::{Encoder, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, TextEncoder};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -345,9 +345,69 @@ impl Intervals {
     }
 }
 
-/// The count and the sum of each counter and histogram.
+/// The values of each counter and histogram.
 #[derive(Debug, Default)]
-struct Totals(BTreeMap<String, (u64, f64)>);
+struct Totals(BTreeMap<String, Values>);
+
+/// The values that a counter or a histogram has counted.
+#[derive(Debug, Default)]
+struct Values {
+    sum: f64,
+    count: u64,
+    /// For each bucket its upper limit, and the number of values up to it.
+    buckets: Vec<(f64, u64)>,
+}
+
+impl Values {
+    fn of(kind: MetricType, metric: &Metric) -> Self {
+        if kind == MetricType::COUNTER {
+            return Self { sum: metric.get_counter().get_value(), ..Self::default() };
+        }
+        let histogram = metric.get_histogram();
+        let bucket = |bucket: &Bucket| (bucket.upper_bound(), bucket.cumulative_count());
+        Self {
+            sum: histogram.get_sample_sum(),
+            count: histogram.get_sample_count(),
+            buckets: histogram.get_bucket().iter().map(bucket).collect(),
+        }
+    }
+
+    /// Returns the values that were added to earlier ones.
+    fn since(&self, before: &Self) -> Self {
+        let bucket = |(place, (limit, count)): (usize, &(f64, u64))| {
+            let before = before.buckets.get(place).map_or(0, |(_, count)| *count);
+            (*limit, count.saturating_sub(before))
+        };
+        let sum = self.sum - before.sum;
+        let count = match self.buckets.is_empty() {
+            // Counters count events one by one, except processor time.
+            true if sum > 0.0 => (sum as u64).max(1),
+            _ => self.count.saturating_sub(before.count),
+        };
+        Self { sum, count, buckets: self.buckets.iter().enumerate().map(bucket).collect() }
+    }
+
+    /// Returns the minimum, the maximum and the standard deviation of at least one value: exact for
+    /// one value and for a counter, else estimated from the buckets.
+    fn spread(&self) -> (f64, f64, f64) {
+        let mean = self.sum / self.count as f64;
+        if self.count == 1 || self.buckets.is_empty() {
+            return (mean, mean, 0.0);
+        }
+        let (mut min, mut max, mut squares) = (f64::INFINITY, mean, 0.0);
+        let (mut lower, mut below) = (0.0, 0);
+        // The values above the last limit have no bucket of their own.
+        for (limit, up_to) in self.buckets.iter().copied().chain([(f64::INFINITY, self.count)]) {
+            let (upper, count) = (if limit.is_finite() { limit } else { lower }, up_to.saturating_sub(below));
+            if count > 0 {
+                (min, max) = (f64::min(min, lower), f64::max(max, upper));
+                squares += count as f64 * ((lower + upper) / 2.0 - mean).powi(2);
+            }
+            (lower, below) = (upper, up_to);
+        }
+        (min.min(mean), max, (squares / (self.count - 1) as f64).sqrt())
+    }
+}
 
 impl Totals {
     /// Returns the increase to these families, whose totals replace the former ones. As in Consul,
@@ -364,21 +424,15 @@ impl Totals {
             };
             for metric in family.get_metric() {
                 let (name, labels) = (consul_name(family), labels(metric));
-                let histogram = metric.get_histogram();
-                let total = match kind {
-                    MetricType::COUNTER => (0, metric.get_counter().get_value()),
-                    _ => (histogram.get_sample_count(), histogram.get_sample_sum()),
-                };
-                let before = self.0.insert(format!("{name}{labels:?}"), total).unwrap_or_default();
-                let sum = total.1 - before.1;
-                let count = match kind {
-                    // Counters count events one by one, except processor time.
-                    MetricType::COUNTER if sum > 0.0 => (sum as u64).max(1),
-                    _ => total.0.saturating_sub(before.0),
-                };
+                let total = Values::of(kind, metric);
+                let before = self.0.entry(format!("{name}{labels:?}")).or_default();
+                let added = total.since(before);
+                *before = total;
+                let Values { sum, count, .. } = added;
                 if count > 0 {
                     let (rate, mean) = (sum / took.as_secs_f64(), sum / count as f64);
-                    list.push(Sample { name, count, rate, sum, mean, labels });
+                    let (min, max, stddev) = added.spread();
+                    list.push(Sample { name, count, rate, sum, min, max, mean, stddev, labels });
                 }
             }
         }
@@ -481,16 +535,24 @@ mod tests {
         let mut totals = Totals::default();
         histogram.observe(9.0);
         totals.advance(&histogram.collect(), INTERVAL);
+        // The limits of the buckets around them are 0.25, 0.5, 1 and 2.5.
         [0.5, 1.5].into_iter().for_each(|seconds| histogram.observe(seconds));
         let expected = Sample {
             name: "a.long.name_seconds".into(),
             count: 2,
             rate: 0.2,
             sum: 2.0,
+            min: 0.25,
+            max: 2.5,
             mean: 1.0,
+            // The middles of their buckets are 0.375 and 1.75.
+            stddev: (0.625_f64.powi(2) + 0.75_f64.powi(2)).sqrt(),
             labels: BTreeMap::new(),
         };
         assert_eq!(totals.advance(&histogram.collect(), INTERVAL).samples, [expected]);
+        histogram.observe(99.0);
+        let above_all = totals.advance(&histogram.collect(), INTERVAL).samples.remove(0);
+        assert_eq!((above_all.min, above_all.max, above_all.stddev), (99.0, 99.0, 0.0));
         assert!(totals.advance(&histogram.collect(), INTERVAL).samples.is_empty());
     }
 

@@ -319,8 +319,14 @@ pub struct Sample {
     pub rate: f64,
     /// The sum of the values.
     pub sum: f64,
+    /// The minimum, as far as the buckets of a histogram tell.
+    pub min: f64,
+    /// The maximum, as far as the buckets tell.
+    pub max: f64,
     /// The mean.
     pub mean: f64,
+    /// The standard deviation, as far as the buckets tell.
+    pub stddev: f64,
     /// Its labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<String, String>,
