@@ -1,7 +1,7 @@
 //! Migrations between two small HTTP servers.
 
 use super::fake::Fake;
-use super::report::{Listed, Report};
+use super::report::Report;
 use super::tls::TlsArgs;
 use super::{ConsulArgs, Migration, verdict};
 use std::path::PathBuf;
@@ -382,9 +382,10 @@ async fn a_list_of_names_that_ends_early_continues_behind_its_last_name() {
         }));
     }
     let found = pair.migrate(&verify).await.expect("it ends").comparison;
-    let keys = |listed: &Listed| listed.keys.iter().map(|named| named.key.clone()).collect::<Vec<String>>();
-    assert_eq!((found.equal, keys(&found.differing)), (198, vec!["a/060".into(), "a/100".into()]));
-    assert_eq!(keys(&found.only_in_lockmesh), ["a/1805"]);
+    let lines = found.differing.lines("{} differ:");
+    assert_eq!(lines, ["2 differ:", "  a/060: not in Lockmesh", "  a/100: not in Lockmesh"]);
+    let more = found.only_in_lockmesh.lines("{} more:");
+    assert_eq!((found.equal, more), (198, vec!["1 more:".into(), "  a/1805".into()]));
     assert!(pair.lockmesh.world().broken_names.is_empty());
     // The second list does not even get to the place of the first.
     pair.lockmesh.world().broken_names = [50, 40].into();
