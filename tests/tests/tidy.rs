@@ -145,7 +145,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("tar", &["agent/src/http/"]),
     ("time", &["protocol/net/src/certificate.rs", "agent/src/", "agent/cli/src/command/"]),
     ("todc_utils", &["tests/src/history/independent.rs"]),
-    ("tokio_rustls", &["agent/src/probes/tls.rs"]),
+    ("tokio_rustls", &["agent/cli/src/command/migrate/tls.rs", "agent/src/probes/tls.rs"]),
     ("toml", &["agent/cli/src/config/mod.rs", "tests/src/hunt/table.rs"]),
     ("tracing_subscriber", &["agent/cli/src/telemetry.rs"]),
     ("uuid", &["protocol/src/id.rs", "agent/src/"]),

@@ -5,7 +5,7 @@
 
 use crate::address::Address;
 use crate::clock::Clock;
-use crate::connection::{Call, Download, Outgoing, Pool, Reply, Verb};
+use crate::connection::{Call, Download, Outgoing, Pool, Reply, Verb, Wrapper};
 use crate::duration::format_duration;
 use crate::error::Error;
 use crate::outcome;
@@ -48,6 +48,18 @@ impl Client {
     /// [`Error::Settings`] if the token cannot be sent in a header.
     pub fn with_token(address: Address, token: &str) -> Result<Self, Error> {
         Ok(Self::over(Pool::new(address).with_token(token)?, Clock::default()))
+    }
+
+    /// Creates a client whose TCP connections are wrapped, for instance in TLS.
+    ///
+    /// # Errors
+    /// [`Error::Settings`] if the token cannot be sent in a header.
+    pub fn wrapped(address: Address, token: Option<&str>, wrapper: Arc<dyn Wrapper>) -> Result<Self, Error> {
+        let mut pool = Pool::new(address).wrapped(wrapper);
+        if let Some(token) = token {
+            pool = pool.with_token(token)?;
+        }
+        Ok(Self::over(pool, Clock::default()))
     }
 
     /// Creates a client of the agent named by the environment. See [`Settings::from_lookup`].

@@ -14,6 +14,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
+use std::fmt::Debug;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
@@ -94,12 +95,27 @@ impl Reply {
     }
 }
 
+/// A connection, wrapped or not.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// A connection that is being wrapped.
+pub type Wrapped<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Stream>>> + Send + 'a>>;
+
+/// Wraps the TCP connections of a client. See [`Client::wrapped`](crate::Client::wrapped).
+pub trait Wrapper: Debug + Send + Sync {
+    /// Wraps a new connection. An error is the source of [`Error::Unreachable`].
+    fn wrap(&self, stream: TcpStream) -> Wrapped<'_>;
+}
+
 /// The connections of one client.
 #[derive(Debug)]
 pub(crate) struct Pool {
     address: Address,
     host: HeaderValue,
     token: Option<HeaderValue>,
+    wrapper: Option<Arc<dyn Wrapper>>,
     idle: Mutex<Vec<Connection>>,
     slots: Arc<Semaphore>,
 }
@@ -114,7 +130,12 @@ impl Pool {
                 .unwrap_or_else(|_| HeaderValue::from_static("localhost")),
         };
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        Self { address, host, token: None, idle: Mutex::default(), slots }
+        Self { address, host, token: None, wrapper: None, idle: Mutex::default(), slots }
+    }
+
+    /// Makes the pool wrap its TCP connections.
+    pub(crate) fn wrapped(self, wrapper: Arc<dyn Wrapper>) -> Self {
+        Self { wrapper: Some(wrapper), ..self }
     }
 
     /// Makes the pool send a token in every request.
@@ -224,7 +245,10 @@ impl Pool {
                     let stream = TcpStream::connect((host.as_str(), *port)).await?;
                     // Requests are small and must not wait for others to fill a packet.
                     stream.set_nodelay(true)?;
-                    Connection::over(stream, slot).await
+                    match &self.wrapper {
+                        Some(wrapper) => Connection::over(wrapper.wrap(stream).await?, slot).await,
+                        None => Connection::over(stream, slot).await,
+                    }
                 }
             }
         };

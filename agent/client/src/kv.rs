@@ -56,6 +56,23 @@ impl Entries {
     }
 }
 
+/// Names that still arrive. See [`Kv::names`].
+#[derive(Debug)]
+pub struct Names {
+    items: Option<Items>,
+}
+
+impl Names {
+    /// Returns the next name; `None` behind the last one.
+    ///
+    /// # Errors
+    /// The list is incomplete: begin again. [`Error::Unanswered`] has the reason.
+    pub async fn next(&mut self) -> Result<Option<String>, Error> {
+        let Some(items) = &mut self.items else { return Ok(None) };
+        items.next().await
+    }
+}
+
 impl Kv<'_> {
     /// Returns an entry; `None` if there is no such key.
     ///
@@ -85,25 +102,36 @@ impl Kv<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn entries(&self, prefix: &str, read: &Read) -> Result<Entries, Error> {
-        let target = at(prefix).flag("recurse").read(&Read { index: 0, ..*read });
+        let (items, reply) = self.open(at(prefix).flag("recurse"), read).await?;
+        let index = reply.header("x-consul-index").and_then(|index| index.parse().ok()).unwrap_or_default();
+        let is_filtered = reply.header("x-consul-results-filtered-by-acls") == Some("true");
+        Ok(Entries { items, index, is_filtered })
+    }
+
+    /// Returns the names that start with `prefix`, one after the other, as [`Kv::entries`] does.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn names(&self, prefix: &str, read: &Read) -> Result<Names, Error> {
+        let (items, _) = self.open(at(prefix).flag("keys"), read).await?;
+        Ok(Names { items })
+    }
+
+    /// Opens a list: its items, `None` without any, and the head of the reply.
+    async fn open(&self, target: Target, read: &Read) -> Result<(Option<Items>, Reply), Error> {
+        let target = target.read(&Read { index: 0, ..*read });
         let mut download = self.client.open(Verb::Get, target, Outgoing::Whole(Bytes::new())).await?;
-        let index =
-            download.headers.get("x-consul-index").and_then(|index| index.to_str().ok()?.parse().ok());
-        let index = index.unwrap_or_default();
-        let is_filtered = download
-            .headers
-            .get("x-consul-results-filtered-by-acls")
-            .is_some_and(|filtered| filtered == "true");
-        if download.status == 200 {
-            let items = Some(Items::new(self.client.address().clone(), download));
-            return Ok(Entries { items, index, is_filtered });
+        let (status, headers) = (download.status, std::mem::take(&mut download.headers));
+        if status == 200 {
+            let items = Items::new(self.client.address().clone(), download);
+            return Ok((Some(items), Reply { status, headers, body: Bytes::new() }));
         }
         let body = download.whole(self.client.address()).await?;
-        if download.status == 404 && body.is_empty() {
-            return Ok(Entries { items: None, index, is_filtered });
+        let reply = Reply { status, headers, body };
+        match status == 404 && reply.body.is_empty() {
+            true => Ok((None, reply)),
+            false => accept(reply).map(|reply| (None, reply)),
         }
-        let (status, headers) = (download.status, download.headers);
-        accept(Reply { status, headers, body }).map(|_| Entries { items: None, index, is_filtered })
     }
 
     /// Returns the names that start with `prefix`, each cut after the first `separator` after the

@@ -61,6 +61,12 @@ impl Txn {
         self.with(operation("get", key))
     }
 
+    /// Reads an entry; one that is absent has the create index 0.
+    #[must_use]
+    pub fn get_or_empty(self, key: &str) -> Self {
+        self.with(operation("get-or-empty", key))
+    }
+
     /// Reads all entries under a prefix.
     #[must_use]
     pub fn get_tree(self, prefix: &str) -> Self {

@@ -25,6 +25,8 @@ mod tcp;
 mod tls;
 mod url;
 
+pub use tls::system_roots;
+
 use lockmesh_agent_core::registry::{Outcome, Probe, Run, Target};
 use lockmesh_protocol::record::CheckStatus;
 use std::pin::pin;

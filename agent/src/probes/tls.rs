@@ -38,8 +38,7 @@ pub(super) async fn handshake(
     target: &TlsTarget,
     protocols: &[&[u8]],
 ) -> Result<TlsStream<TcpStream>, String> {
-    let roots = ROOTS.get_or_init(system_roots).await.clone();
-    handshake_with(roots, stream, address, target, protocols).await
+    handshake_with(system_roots().await, stream, address, target, protocols).await
 }
 
 async fn handshake_with(
@@ -58,7 +57,12 @@ async fn handshake_with(
     handshake.await.map_err(|error| error_text(&error, name))
 }
 
-async fn system_roots() -> Arc<RootCertStore> {
+/// Returns the system's roots; empty if it has none.
+pub async fn system_roots() -> Arc<RootCertStore> {
+    ROOTS.get_or_init(load_roots).await.clone()
+}
+
+async fn load_roots() -> Arc<RootCertStore> {
     let load = || {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);

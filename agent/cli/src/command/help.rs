@@ -137,6 +137,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &[
             "lockmesh migrate consul --prefix jobs/ --dry-run",
             "lockmesh migrate consul --from http://127.0.0.1:8501 --prefix jobs/ --prefix config/ --follow",
+            "lockmesh migrate consul --from https://consul-1:8501 --ca-file consul-ca.pem --prefix jobs/",
             "lockmesh migrate consul --prefix jobs/ --verify-only --json",
         ],
     ),

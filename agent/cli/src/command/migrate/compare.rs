@@ -1,31 +1,31 @@
 //! Compares all keys of both sides, and notes which of them the migration may change.
 //!
-//! Consul's list, Lockmesh's list and the state file are read side by side in the order of the
-//! keys, so that one entry of each is in memory.
+//! Consul's list, Lockmesh's keys and the state file are read side by side in the order of the
+//! keys, so that one entry of Consul and one slice of Lockmesh are in memory.
 
 use super::super::error::CliError;
 use super::super::kv::limits::Limits;
 use super::ledger::{Claim, Ledger, Record, Writer, print_of};
 use super::report::{Comparison, Progress};
-use super::side::{List, Row, Source, of_lockmesh};
-use lockmesh_client::{Client, Entry};
+use super::side::{Row, Source};
+use super::slices::Slices;
+use lockmesh_client::Entry;
 
 /// Compares both sides. With a writer, notes the claims for the next pass.
 pub(super) async fn compare(
     source: &Source,
-    target: &Client,
+    mut other: Slices<'_>,
     ledger: &Ledger,
     mut notes: Option<&mut Writer>,
     limits: Limits,
     overwrite: bool,
 ) -> Result<Comparison, CliError> {
     let mut list = source.list(limits);
-    let mut other = List::new(target, source.target_prefixes());
     let mut records = ledger.read()?;
     let mut found = Comparison::default();
     let mut progress = Progress::new();
     let mut row = list.next().await?;
-    let mut entry = other.next().await.map_err(of_lockmesh)?;
+    let mut entry = other.next().await?;
     let mut record = records.next()?;
     loop {
         let keys = [row.as_ref().map(|row| &row.entry.key), entry.as_ref().map(|entry| &entry.key)];
@@ -37,7 +37,7 @@ pub(super) async fn compare(
         }
         let there = entry.take_if(|entry| entry.key == key);
         if there.is_some() {
-            entry = other.next().await.map_err(of_lockmesh)?;
+            entry = other.next().await?;
         }
         let known = record.take_if(|record| record.key == key);
         if known.is_some() {

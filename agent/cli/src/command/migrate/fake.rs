@@ -1,16 +1,17 @@
 //! A small HTTP server with keys, for tests: Consul, or Lockmesh.
 //!
 //! It has lists, transactions and conditional writes, and injectable faults. A hook runs after each
-//! list of keys, to change data while a migration runs.
+//! list, to change data while a migration runs.
 
 use lockmesh_client::shape::kv::Entry;
-use lockmesh_client::shape::txn::{Operation, TxnAnswer, TxnError, TxnResult};
-use lockmesh_client::{Address, Client};
-use std::collections::BTreeMap;
+use lockmesh_client::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError, TxnResult};
+use lockmesh_client::{Address, Client, Stream};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 type Hook = Box<dyn FnMut(&mut Keys) + Send>;
 
@@ -62,12 +63,19 @@ pub(super) struct World {
     is_lockmesh: bool,
     /// The reply to each list.
     pub(super) refusal: Option<(u16, &'static str)>,
+    /// Set if lists lack entries that the token may not read.
+    pub(super) is_filtered: bool,
     /// The number of lists that break off after half of their bytes.
     pub(super) broken_lists: usize,
+    /// The number of names after which the next lists of names break off.
+    pub(super) broken_names: VecDeque<usize>,
+    /// The maximum number of entries that a transaction may read.
+    pub(super) max_results: usize,
     /// The number of transactions that are carried out without an answer.
     pub(super) lost_answers: usize,
     /// Runs after each list.
     pub(super) hook: Option<Hook>,
+    /// The number of transactions with writes.
     pub(super) transactions: usize,
 }
 
@@ -86,13 +94,28 @@ impl Drop for Fake {
 
 impl Fake {
     pub(super) async fn start(is_lockmesh: bool) -> Self {
+        Self::with_tls(is_lockmesh, None).await
+    }
+
+    /// Starts a server with TLS, or without.
+    pub(super) async fn with_tls(is_lockmesh: bool, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let world = Arc::new(Mutex::new(World { is_lockmesh, ..World::default() }));
+        let world = Arc::new(Mutex::new(World { is_lockmesh, max_results: 64, ..World::default() }));
         let shared = Arc::clone(&world);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
+                let (tls, shared) = (tls.clone(), Arc::clone(&shared));
+                tokio::spawn(async move {
+                    match tls {
+                        None => serve(stream, shared).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                serve(stream, shared).await;
+                            }
+                        }
+                    }
+                });
             }
         });
         Self { world, port, task }
@@ -107,26 +130,32 @@ impl Fake {
     }
 }
 
-/// A reply: status, body, and if the connection breaks in the middle of it.
-type Answer = (u16, Vec<u8>, bool);
+/// A reply: status, body, and the number of its bytes after which the connection breaks.
+type Answer = (u16, Vec<u8>, Option<usize>);
 
-async fn serve(mut stream: TcpStream, world: Arc<Mutex<World>>) {
+async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     let mut buffer = Vec::new();
     while let Some((verb, target, body)) = request(&mut stream, &mut buffer).await {
-        let answer = world.lock().expect("no test panicked").answer(&verb, &target, &body);
-        let Some((status, body, breaks)) = answer else { return };
-        let head =
-            format!("HTTP/1.1 {status} X\r\nX-Consul-Index: 7\r\nContent-Length: {}\r\n\r\n", body.len());
-        let sent = if breaks { &body[..body.len() / 2] } else { &body[..] };
-        if stream.write_all(head.as_bytes()).await.is_err() || stream.write_all(sent).await.is_err() || breaks
-        {
+        let (answer, is_filtered) = {
+            let mut world = world.lock().expect("no test panicked");
+            (world.answer(&verb, &target, &body), world.is_filtered)
+        };
+        let Some((status, body, breaks_at)) = answer else { return };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nX-Consul-Index: 7\r\nX-Consul-Results-Filtered-By-ACLs: {is_filtered}\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        // In one piece: the second one of two would wait for the client's delayed acknowledgement.
+        let reply = [head.as_bytes(), &body[..breaks_at.unwrap_or(body.len())]].concat();
+        if stream.write_all(&reply).await.is_err() || breaks_at.is_some() {
             return;
         }
     }
 }
 
 /// Reads a request: verb, target and body.
-async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String, String, Vec<u8>)> {
+async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(String, String, Vec<u8>)> {
     loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
@@ -142,6 +171,11 @@ async fn request(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<(String
                 return Some((words.next()?.into(), words.next()?.into(), body));
             }
         }
+        // A handshake of TLS.
+        if buffer.first() == Some(&0x16) {
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await.ok()?;
+            return None;
+        }
         if stream.read_buf(buffer).await.ok()? == 0 {
             return None;
         }
@@ -156,50 +190,80 @@ impl World {
             |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or_default();
         match path {
-            "/v1/lockmesh/locks" if self.is_lockmesh => Some((200, b"[]".to_vec(), false)),
+            "/v1/lockmesh/locks" if self.is_lockmesh => Some((200, b"[]".to_vec(), None)),
             "/v1/lockmesh/servers" if self.is_lockmesh => {
-                Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), false))
+                Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), None))
             }
-            "/v1/agent/self" => Some((200, b"{}".to_vec(), false)),
+            "/v1/agent/self" => Some((200, b"{}".to_vec(), None)),
             "/v1/txn" => {
                 let operations: Vec<Operation> = serde_json::from_slice(body).expect("a transaction");
-                self.transactions += 1;
                 let (status, answer) = self.transaction(operations);
                 if self.lost_answers > 0 {
                     self.lost_answers -= 1;
                     return None;
                 }
-                Some((status, serde_json::to_vec(&answer).expect("JSON"), false))
+                Some((status, serde_json::to_vec(&answer).expect("JSON"), None))
             }
             _ => {
                 let Some(key) = path.strip_prefix("/v1/kv/") else {
-                    return Some((404, b"no route".to_vec(), false));
+                    return Some((404, b"no route".to_vec(), None));
                 };
                 if verb == "PUT" {
                     let is_written = self.keys.cas(key, body, number("flags"), number("cas"));
-                    return Some((200, is_written.to_string().into_bytes(), false));
+                    return Some((200, is_written.to_string().into_bytes(), None));
                 }
                 if let Some((status, text)) = self.refusal {
-                    return Some((status, text.as_bytes().to_vec(), false));
+                    return Some((status, text.as_bytes().to_vec(), None));
                 }
-                let is_list = query.contains("recurse");
-                let selected = |entry: &&Entry| entry.key == key || is_list && entry.key.starts_with(key);
-                let found: Vec<Entry> = self.keys.entries.values().filter(selected).cloned().collect();
-                if let Some(hook) = self.hook.as_mut().filter(|_| is_list) {
-                    hook(&mut self.keys);
-                }
-                let breaks = is_list && self.broken_lists > 0;
-                self.broken_lists -= usize::from(breaks);
-                match found.is_empty() {
-                    true => Some((404, Vec::new(), false)),
-                    false => Some((200, serde_json::to_vec(&found).expect("JSON"), breaks)),
-                }
+                Some(self.list(key, query.contains("recurse"), query.contains("keys")))
             }
         }
     }
 
+    /// An entry, entries or names.
+    fn list(&mut self, key: &str, recurse: bool, names: bool) -> Answer {
+        let is_list = recurse || names;
+        let selected = |entry: &&Entry| entry.key == key || is_list && entry.key.starts_with(key);
+        let found: Vec<Entry> = self.keys.entries.values().filter(selected).cloned().collect();
+        if let Some(hook) = self.hook.as_mut().filter(|_| is_list) {
+            hook(&mut self.keys);
+        }
+        if found.is_empty() {
+            return (404, Vec::new(), None);
+        }
+        if names {
+            let names: Vec<&str> = found.iter().map(|entry| entry.key.as_str()).collect();
+            let json = |names: &[&str]| serde_json::to_vec(names).expect("JSON");
+            // With a comma in place of the bracket.
+            let breaks_at = self.broken_names.pop_front().map(|count| json(&names[..count]).len());
+            return (200, json(&names), breaks_at);
+        }
+        let body = serde_json::to_vec(&found).expect("JSON");
+        let breaks = recurse && self.broken_lists > 0;
+        self.broken_lists -= usize::from(breaks);
+        let breaks_at = breaks.then_some(body.len() / 2);
+        (200, body, breaks_at)
+    }
+
+    fn read(&self, operations: &[KvOperation]) -> (u16, TxnAnswer) {
+        if operations.len() > self.max_results {
+            return (413, TxnAnswer::default());
+        }
+        let entry = |op: &KvOperation| {
+            assert_eq!(op.verb, "get-or-empty", "a read has no other verb");
+            let absent = || Entry { key: op.key.clone(), ..Entry::default() };
+            let entry = self.keys.entries.get(&op.key).cloned().unwrap_or_else(absent);
+            TxnResult { kv: Some(entry), ..TxnResult::default() }
+        };
+        (200, TxnAnswer { results: Some(operations.iter().map(entry).collect()), errors: None })
+    }
+
     fn transaction(&mut self, operations: Vec<Operation>) -> (u16, TxnAnswer) {
         let operations: Vec<_> = operations.into_iter().filter_map(|operation| operation.kv).collect();
+        if operations.iter().all(|operation| operation.verb.starts_with("get")) {
+            return self.read(&operations);
+        }
+        self.transactions += 1;
         let index = |keys: &Keys, key: &str| keys.entries.get(key).map_or(0, |entry| entry.modify_index);
         let stale = operations.iter().enumerate().filter(|(_, op)| index(&self.keys, &op.key) != op.index);
         let errors: Vec<_> =

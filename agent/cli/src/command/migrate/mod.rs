@@ -8,11 +8,13 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`side`] | the lists of both sides; errors in words |
+//! | [`side`] | Consul's list; errors of both sides in words |
+//! | [`slices`] | the keys of Lockmesh |
 //! | [`ledger`] | the state file: which keys the migration wrote |
 //! | [`compare`] | the comparison before and after |
 //! | [`transfer`] | one pass of writes |
 //! | [`report`] | counts, lists of keys, progress |
+//! | [`tls`] | TLS to Consul |
 //! | `tests`, `fake` | migrations between two small HTTP servers |
 
 mod compare;
@@ -21,8 +23,10 @@ mod fake;
 mod ledger;
 mod report;
 mod side;
+mod slices;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod transfer;
 
 use super::context::Context;
@@ -31,15 +35,22 @@ use super::kv::limits::Limits;
 use super::output::warn;
 use compare::compare;
 use ledger::Ledger;
-use lockmesh_client::{Address, Client, Read};
+use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
 use report::{Comparison, Listed, Report};
 use side::{Source, distinct, is_lockmesh, of_consul, of_lockmesh};
+use slices::Slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tls::{Tls, TlsArgs};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use transfer::transfer;
+
+/// The port of Consul for HTTPS, unless `--from` has another.
+const HTTPS_PORT: u16 = 8501;
 
 /// The maximum number of passes without `--follow`: with more, writers are still active.
 const MAX_PASSES: u64 = 16;
@@ -74,12 +85,15 @@ enum Command {
 /// The exit code is 0 only if both sides are equal.
 #[derive(clap::Args, Clone, Debug)]
 struct ConsulArgs {
-    /// HTTP address of a Consul agent: `http://host:port`, `host:port` or `unix:///path`
+    /// Address of a Consul agent: `http://host:port`, `https://host:port`, `host:port` or
+    /// `unix:///path`
     #[arg(long, value_name = "ADDR", default_value = "http://127.0.0.1:8500")]
     from: String,
     /// File with a Consul token that may read the keys
     #[arg(long, value_name = "FILE")]
     from_token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Key prefix to copy; repeatable [default: all keys]
     #[arg(long = "prefix", value_name = "PREFIX")]
     prefixes: Vec<String>,
@@ -112,7 +126,7 @@ struct ConsulArgs {
 /// The two sides differ, or one of them failed. A part may be copied; the command may be repeated.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Command::Consul(args) = args.command;
-    let stop = if args.follow { Some(Stop::intercept()?) } else { None };
+    let stop = if args.follow { Some(stop_signals()?) } else { None };
     let (json, target) = (args.json, context.client()?);
     let report = Migration::new(&args, target).await?.run(stop).await?;
     report.print(json)?;
@@ -133,23 +147,21 @@ fn verdict(report: &Report, args: &ConsulArgs) -> Result<ExitCode, CliError> {
 }
 
 /// The signals that end `--follow`.
-#[derive(Debug)]
-struct Stop {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Stop {
-    fn intercept() -> Result<Self, CliError> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    async fn requested(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+fn stop_signals() -> Result<mpsc::Receiver<()>, CliError> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (sender, stop) = mpsc::channel(1);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if sender.send(()).await.is_err() {
+                return;
+            }
         }
-    }
+    });
+    Ok(stop)
 }
 
 /// A migration in progress.
@@ -167,8 +179,15 @@ struct Migration {
 impl Migration {
     /// Checks both sides.
     async fn new(args: &ConsulArgs, target: Client) -> Result<Self, CliError> {
-        let client = consul(args)?;
-        if is_lockmesh(&client).await.map_err(of_consul)? {
+        let (client, tls) = consul(args).await?;
+        let rejection = || tls.as_ref().and_then(|tls| tls.rejection());
+        let is_ours = is_lockmesh(&client).await.map_err(|error| match (error, rejection()) {
+            (Error::Unanswered { address, reason }, Some(rejection)) => {
+                CliError::failed(format!("lost Consul at {address}: {reason}; {rejection}"))
+            }
+            (error, _) => of_consul(error),
+        });
+        if is_ours? {
             return Err(CliError::failed(format!(
                 "{} is a Lockmesh agent: name a Consul agent with --from; between two Lockmesh clusters \
                 use `kv export` \
@@ -202,7 +221,7 @@ impl Migration {
         Ok(Self { args, source, target, ledger, limits, retry_timeout: RETRY_TIMEOUT, report, began })
     }
 
-    async fn run(mut self, stop: Option<Stop>) -> Result<Report, CliError> {
+    async fn run(mut self, stop: Option<mpsc::Receiver<()>>) -> Result<Report, CliError> {
         if !self.args.verify_only {
             let found = self.plan().await?;
             self.report.comparison = found;
@@ -211,8 +230,8 @@ impl Migration {
             self.copy(stop).await?;
         }
         if !self.args.dry_run {
-            let (source, target) = (&self.source, &self.target);
-            self.report.comparison = compare(source, target, &self.ledger, None, self.limits, false).await?;
+            let (source, slices) = (&self.source, self.slices());
+            self.report.comparison = compare(source, slices, &self.ledger, None, self.limits, false).await?;
         }
         if self.report.comparison.keys == 0 && self.report.written.total() == 0 {
             return Err(CliError::failed(format!(
@@ -226,11 +245,15 @@ impl Migration {
         Ok(self.report)
     }
 
+    fn slices(&self) -> Slices<'_> {
+        Slices::new(&self.target, self.source.target_prefixes(), self.limits.operations, self.retry_timeout)
+    }
+
     /// Compares both sides, and rejects what cannot be copied before anything is written.
     async fn plan(&mut self) -> Result<Comparison, CliError> {
-        let (source, target, overwrite) = (&self.source, &self.target, self.args.overwrite);
+        let (source, slices, overwrite) = (&self.source, self.slices(), self.args.overwrite);
         let mut notes = if self.args.dry_run { None } else { Some(self.ledger.rewrite()?) };
-        let found = compare(source, target, &self.ledger, notes.as_mut(), self.limits, overwrite).await?;
+        let found = compare(source, slices, &self.ledger, notes.as_mut(), self.limits, overwrite).await?;
         let conflicts = if overwrite {
             "{} keys are locked in Lockmesh:"
         } else {
@@ -260,7 +283,7 @@ impl Migration {
     }
 
     /// Writes differences until a pass finds none.
-    async fn copy(&mut self, mut stop: Option<Stop>) -> Result<(), CliError> {
+    async fn copy(&mut self, mut stop: Option<mpsc::Receiver<()>>) -> Result<(), CliError> {
         let follows = stop.is_some();
         let mut is_last = !follows;
         let mut rest = MAX_PASSES;
@@ -342,27 +365,42 @@ impl Migration {
 }
 
 /// Waits for a signal; for ever without `--follow`.
-async fn requested(stop: &mut Option<Stop>) {
-    match stop {
-        Some(stop) => stop.requested().await,
-        None => std::future::pending().await,
+async fn requested(stop: &mut Option<mpsc::Receiver<()>>) {
+    if let Some(stop) = stop
+        && stop.recv().await.is_some()
+    {
+        return;
     }
+    std::future::pending::<()>().await;
 }
 
 /// A client of Consul.
-fn consul(args: &ConsulArgs) -> Result<Client, CliError> {
-    if args.from.starts_with("https://") {
-        return Err(CliError::usage(
-            "--from: this command speaks plain HTTP. Run it on a host with a Consul agent and name the \
-            agent's plain \
-             address, for instance --from http://127.0.0.1:8500",
-        ));
+async fn consul(args: &ConsulArgs) -> Result<(Client, Option<Arc<Tls>>), CliError> {
+    let token = args.from_token_file.as_ref().map(|file| {
+        std::fs::read_to_string(file).map(|token| token.trim().to_owned()).map_err(|error| {
+            CliError::failed(format!("cannot read the token file {}: {error}", file.display()))
+        })
+    });
+    let token = token.transpose()?;
+    let secure = args.from.strip_prefix("https://");
+    let address = Address::from_str(secure.unwrap_or(&args.from));
+    let mut address = address.map_err(|error| CliError::usage(format!("--from: {error}")))?;
+    let Some(authority) = secure else {
+        if args.tls != TlsArgs::default() {
+            return Err(CliError::usage("the options for TLS need an https:// address: correct --from"));
+        }
+        return Ok(match token {
+            Some(token) => (Client::with_token(address, &token)?, None),
+            None => (Client::new(address), None),
+        });
+    };
+    let Address::Tcp { host, port } = &mut address else {
+        return Err(CliError::usage("--from: https:// needs a host and a port"));
+    };
+    if *port == DEFAULT_PORT && !authority.trim_end_matches('/').ends_with(&format!(":{DEFAULT_PORT}")) {
+        *port = HTTPS_PORT;
     }
-    let address =
-        Address::from_str(&args.from).map_err(|error| CliError::usage(format!("--from: {error}")))?;
-    let Some(file) = &args.from_token_file else { return Ok(Client::new(address)) };
-    let token = std::fs::read_to_string(file).map_err(|error| {
-        CliError::failed(format!("cannot read the token file {}: {error}", file.display()))
-    })?;
-    Ok(Client::with_token(address, token.trim())?)
+    let tls = Arc::new(Tls::new(&args.tls, host).await?);
+    let client = Client::wrapped(address, token.as_deref(), Arc::clone(&tls) as _)?;
+    Ok((client, Some(tls)))
 }

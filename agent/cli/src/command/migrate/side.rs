@@ -4,6 +4,7 @@
 use super::super::error::CliError;
 use super::super::kv::limits::{Limits, check_key, joined};
 use super::report::Listed;
+use super::tls::is_fault;
 use lockmesh_client::{Client, Entries, Entry, Error, Read};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -53,8 +54,10 @@ impl Source {
     /// Lists the keys of Consul that fit into Lockmesh. Too large ones are marked.
     pub(super) fn list(&self, limits: Limits) -> Listing<'_> {
         Listing {
-            list: List::new(&self.client, self.prefixes.clone()),
             source: self,
+            rest: self.prefixes.iter(),
+            open: None,
+            indexes: Vec::new(),
             limits,
             count: 0,
             misfits: Listed::default(),
@@ -102,49 +105,24 @@ pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
     }
 }
 
-/// The entries of several prefixes.
-pub(super) struct List<'a> {
-    client: &'a Client,
-    rest: std::vec::IntoIter<String>,
-    open: Option<Entries>,
-    /// The index of each list that was opened.
-    pub(super) indexes: Vec<u64>,
-}
-
-impl<'a> List<'a> {
-    pub(super) fn new(client: &'a Client, prefixes: Vec<String>) -> Self {
-        Self { client, rest: prefixes.into_iter(), open: None, indexes: Vec::new() }
-    }
-
-    pub(super) async fn next(&mut self) -> Result<Option<Entry>, Error> {
-        loop {
-            if let Some(open) = &mut self.open
-                && let Some(entry) = open.next().await?
-            {
-                return Ok(Some(entry));
-            }
-            let Some(prefix) = self.rest.next() else { return Ok(None) };
-            let kv = self.client.kv();
-            let read = Read::consistent();
-            let opened = timeout(LIST_TIMEOUT, kv.entries(&prefix, &read)).await;
-            let opened = opened.map_err(|_| Error::Unanswered {
-                address: self.client.address().clone(),
-                reason: format!("no reply within {} s", LIST_TIMEOUT.as_secs()),
-            })??;
-            if opened.is_filtered() {
-                let text = "the token may not read all of them".into();
-                return Err(Error::Refused { status: 403, text });
-            }
-            self.indexes.push(opened.index());
-            self.open = Some(opened);
-        }
-    }
+/// Awaits the beginning of a list.
+pub(super) async fn begun<T>(
+    client: &Client,
+    list: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let reason = || format!("no reply within {} s", LIST_TIMEOUT.as_secs());
+    let late = |_| Error::Unanswered { address: client.address().clone(), reason: reason() };
+    timeout(LIST_TIMEOUT, list).await.map_err(late)?
 }
 
 /// The entries of Consul with their names in Lockmesh.
 pub(super) struct Listing<'a> {
-    list: List<'a>,
     source: &'a Source,
+    /// The prefixes whose lists are not open.
+    rest: std::slice::Iter<'a, String>,
+    open: Option<Entries>,
+    /// The index of each list that was opened.
+    indexes: Vec<u64>,
     limits: Limits,
     count: u64,
     /// Keys that Lockmesh cannot have.
@@ -153,7 +131,7 @@ pub(super) struct Listing<'a> {
 
 impl Listing<'_> {
     pub(super) async fn next(&mut self) -> Result<Option<Row>, CliError> {
-        while let Some(mut entry) = self.list.next().await.map_err(of_consul)? {
+        while let Some(mut entry) = self.entry().await.map_err(of_consul)? {
             self.count += 1;
             let name = joined(&self.source.root, &entry.key);
             if let Err(defect) = check_name(&entry.key).and_then(|()| check_key(&name)) {
@@ -173,6 +151,25 @@ impl Listing<'_> {
         Ok(None)
     }
 
+    async fn entry(&mut self) -> Result<Option<Entry>, Error> {
+        loop {
+            if let Some(open) = &mut self.open
+                && let Some(entry) = open.next().await?
+            {
+                return Ok(Some(entry));
+            }
+            let Some(prefix) = self.rest.next() else { return Ok(None) };
+            let (kv, read) = (self.source.client.kv(), Read::consistent());
+            let opened = begun(&self.source.client, kv.entries(prefix, &read)).await?;
+            if opened.is_filtered() {
+                let text = "the token may not read all of them".into();
+                return Err(Error::Refused { status: 403, text });
+            }
+            self.indexes.push(opened.index());
+            self.open = Some(opened);
+        }
+    }
+
     /// `true` if there was no key so far.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
@@ -180,7 +177,7 @@ impl Listing<'_> {
 
     /// The indexes of the lists, for [`Source::changed`].
     pub(super) fn into_indexes(self) -> Vec<u64> {
-        self.list.indexes
+        self.indexes
     }
 }
 
@@ -196,12 +193,18 @@ fn check_name(key: &str) -> Result<(), String> {
 pub(super) fn of_consul(error: Error) -> CliError {
     const AGAIN: &str = "run the same command again, which continues";
     match error {
+        Error::Unreachable { address, source } if is_fault(&source) => {
+            CliError::failed(format!("cannot connect to Consul at {address}: {source}"))
+        }
         Error::Unreachable { address, source } => CliError::Unreachable(format!(
             "cannot connect to Consul at {address}: {source}; start its agent, or name another with \
             --from, then {AGAIN}"
         )),
         Error::Unanswered { address, reason } => {
             CliError::Unreachable(format!("lost Consul at {address}: {reason}; {AGAIN}"))
+        }
+        Error::Refused { status: 400, text } if text.contains("HTTPS") => {
+            CliError::failed(format!("Consul: {}; write https:// in --from", text.trim_end_matches('.')))
         }
         Error::Refused { status: status @ (401 | 403), text } => CliError::failed(format!(
             "Consul refused to list the keys ({status}): {text}; give a token that may read them with \

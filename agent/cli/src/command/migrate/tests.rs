@@ -2,31 +2,38 @@
 
 use super::fake::Fake;
 use super::report::Report;
+use super::tls::TlsArgs;
 use super::{ConsulArgs, Migration, verdict};
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
+use tokio::sync::mpsc;
 
-struct Pair {
-    consul: Fake,
-    lockmesh: Fake,
+pub(super) struct Pair {
+    pub(super) consul: Fake,
+    pub(super) lockmesh: Fake,
     folder: TempDir,
 }
 
 impl Pair {
     async fn start() -> Self {
+        Self::with(Fake::start(false).await).await
+    }
+
+    pub(super) async fn with(consul: Fake) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        Self { consul: Fake::start(false).await, lockmesh: Fake::start(true).await, folder }
+        Self { consul, lockmesh: Fake::start(true).await, folder }
     }
 
     fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
-    fn args(&self) -> ConsulArgs {
+    pub(super) fn args(&self) -> ConsulArgs {
         ConsulArgs {
             from: format!("http://127.0.0.1:{}", self.consul.port),
             from_token_file: None,
+            tls: TlsArgs::default(),
             prefixes: vec!["a/".into()],
             to_prefix: String::new(),
             follow: false,
@@ -38,7 +45,7 @@ impl Pair {
         }
     }
 
-    async fn migrate(&self, args: &ConsulArgs) -> Result<Report, String> {
+    pub(super) async fn migrate(&self, args: &ConsulArgs) -> Result<Report, String> {
         let told = |error: super::CliError| error.to_string();
         let mut migration = Migration::new(args, self.lockmesh.client()).await.map_err(told)?;
         // Nothing is repeated, so that no test waits.
@@ -47,7 +54,7 @@ impl Pair {
     }
 
     /// Consul's keys `a/0` to `a/N`, and one outside of the prefix.
-    fn fill(&self, count: usize) {
+    pub(super) fn fill(&self, count: usize) {
         let mut world = self.consul.world();
         for number in 0..count {
             world.keys.put(&format!("a/{number:03}"), format!("v{number}").as_bytes(), number as u64);
@@ -55,7 +62,7 @@ impl Pair {
         world.keys.put("other", b"x", 0);
     }
 
-    fn assert_equal(&self) {
+    pub(super) fn assert_equal(&self) {
         let mut source = self.consul.world().keys.values();
         source.retain(|key, _| key.starts_with("a/"));
         assert_eq!(self.lockmesh.world().keys.values(), source);
@@ -247,9 +254,9 @@ async fn errors_say_what_to_do() {
     pair.consul.world().refusal = Some((403, "Permission denied"));
     let error = pair.migrate(&pair.args()).await.expect_err("no permission");
     assert!(error.contains("(403): Permission denied; give a token"), "{error}");
-    let tls = ConsulArgs { from: "https://consul:8501".into(), ..pair.args() };
-    let error = pair.migrate(&tls).await.expect_err("no TLS");
-    assert!(error.contains("--from http://127.0.0.1:8500"), "{error}");
+    let socket = ConsulArgs { from: "https:///run/consul.sock".into(), ..pair.args() };
+    let error = pair.migrate(&socket).await.expect_err("no host");
+    assert!(error.contains("https:// needs a host"), "{error}");
     let closed = ConsulArgs { from: "127.0.0.1:1".into(), ..pair.args() };
     let error = pair.migrate(&closed).await.expect_err("no listener");
     assert!(error.starts_with("cannot connect to Consul at 127.0.0.1:1: "), "{error}");
@@ -273,6 +280,49 @@ async fn an_empty_list_of_consul_deletes_nothing() {
 }
 
 #[tokio::test]
+async fn a_filtered_list_of_consul_changes_nothing() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    pair.consul.world().keys.delete("a/001");
+    pair.consul.world().is_filtered = true;
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.retry_timeout = Duration::ZERO;
+    let error = migration.copy(None).await.expect_err("entries are missing").to_string();
+    assert!(error.contains("may not read all of them; give a token"), "{error}");
+    assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
+}
+
+#[tokio::test]
+async fn a_change_before_the_signal_is_in_the_last_passes() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    for signals in [1, 2] {
+        let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+        migration.retry_timeout = Duration::ZERO;
+        let (sender, stop) = mpsc::channel(2);
+        let mut lists = 0;
+        // The list of the pass does not have the key any more.
+        pair.consul.world().hook = Some(Box::new(move |keys| {
+            lists += 1;
+            if lists <= signals {
+                keys.put(&format!("a/late{signals}{lists}"), b"", 0);
+                sender.try_send(()).expect("there is room");
+            }
+        }));
+        let outcome = migration.copy(Some(stop)).await;
+        match signals {
+            1 => {
+                outcome.expect("it ends");
+                pair.assert_equal();
+            }
+            _ => assert!(outcome.expect_err("at once").to_string().starts_with("interrupted; run")),
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_locked_key_is_neither_updated_nor_deleted() {
     let pair = Pair::start().await;
     pair.fill(3);
@@ -283,6 +333,7 @@ async fn a_locked_key_is_neither_updated_nor_deleted() {
         keys.put(key, &entry.0, entry.1);
         keys.entries.get_mut(key).expect("it was copied").session = "holder".into();
     };
+    lock("a/000");
     lock("a/001");
     lock("a/002");
     // The next run notes the entries with their locks, then the keys change in Consul.
@@ -298,6 +349,60 @@ async fn a_locked_key_is_neither_updated_nor_deleted() {
     let report = pair.migrate(&ConsulArgs { verify_only: true, ..pair.args() }).await.expect("it ends");
     let differing: Vec<_> = report.comparison.differing.keys.iter().map(|listed| &listed.key[..]).collect();
     assert_eq!(differing, ["a/001", "a/002"]);
+    pair.consul.world().keys.put("a/000", b"newer", 0);
+    let forced = ConsulArgs { overwrite: true, ..pair.args() };
+    let error = pair.migrate(&forced).await.expect_err("they are locked");
+    assert!(error.starts_with("2 keys are locked in Lockmesh:") && error.contains("a/000"), "{error}");
+    assert_eq!(&pair.lockmesh.world().keys.values()["a/000"].0[..], b"v0");
+}
+
+#[tokio::test]
+async fn a_list_of_names_that_ends_early_continues_behind_its_last_name() {
+    let pair = Pair::start().await;
+    pair.fill(200);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    let verify = ConsulArgs { verify_only: true, ..pair.args() };
+    let mut lists = 0;
+    {
+        let mut world = pair.lockmesh.world();
+        world.broken_names = [50, 52, 130, 199].into();
+        // Between two lists, keys change before and behind the last name.
+        world.hook = Some(Box::new(move |keys| {
+            lists += 1;
+            match lists {
+                1 => {
+                    keys.put("a/0000", b"new", 0);
+                    keys.delete("a/060");
+                }
+                2 => keys.put("a/1805", b"new", 0),
+                // Its name was listed, its entry is not read yet.
+                3 => keys.delete("a/100"),
+                _ => {}
+            }
+        }));
+    }
+    let found = pair.migrate(&verify).await.expect("it ends").comparison;
+    let lines = found.differing.lines("{} differ:");
+    assert_eq!(lines, ["2 differ:", "  a/060: not in Lockmesh", "  a/100: not in Lockmesh"]);
+    let more = found.only_in_lockmesh.lines("{} more:");
+    assert_eq!((found.equal, more), (198, vec!["1 more:".into(), "  a/1805".into()]));
+    assert!(pair.lockmesh.world().broken_names.is_empty());
+    // The second list does not even get to the place of the first.
+    pair.lockmesh.world().broken_names = [50, 40].into();
+    let error = pair.migrate(&verify).await.expect_err("it gets no further");
+    assert!(error.starts_with("Lockmesh: no reply") && error.contains("the list is incomplete"), "{error}");
+}
+
+#[tokio::test]
+async fn entries_that_exceed_the_limit_of_a_reply_are_read_in_smaller_slices() {
+    let pair = Pair::start().await;
+    pair.fill(200);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    for most in [1, 5] {
+        pair.lockmesh.world().max_results = most;
+        let found = pair.migrate(&pair.args()).await.expect("it ends").comparison;
+        assert_eq!((found.equal, found.differing.count), (200, 0));
+    }
 }
 
 #[tokio::test]
