@@ -26,6 +26,10 @@ use std::time::Duration;
 /// a frame must not expand to gigabytes.
 pub const MAX_FRAME_MESSAGES: usize = 1 << 16;
 
+/// The maximum time for which a server keeps a [`Request::ReadParts`] waiting while it has the
+/// maximum number of views.
+pub const VIEW_WAIT: Duration = Duration::from_secs(10);
+
 /// The id that matches a reply to its call; assigned by the caller, per connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CallId(pub u64);

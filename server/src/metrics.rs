@@ -174,6 +174,8 @@ lockmesh_net::metrics! {
         "Sessions ended by this leader because a node's answer to a challenge listed them as given up";
     pub(crate) WATCHES: IntGauge = "lockmesh_server_watches", "Parked blocking queries";
     pub(crate) VIEWS: IntGauge = "lockmesh_server_views", "Long answers that are being read in parts";
+    pub(crate) VIEW_WAITERS: IntGauge = "lockmesh_server_view_waiters",
+        "Requests that wait to read a long answer in parts";
     pub(crate) LOG_BYTES: IntGauge = "lockmesh_server_log_bytes", "Bytes of replicated log kept in memory";
     DATABASE_BYTES: IntGaugeVec = "lockmesh_server_database_bytes",
         "Size of a database file in bytes", by ["file"], of ["log", "state"];

@@ -155,7 +155,7 @@ sections! {
         /// the agent; `any` for any cluster that answers.
         cluster_id: String = String::new(), by check_cluster_id;
         /// The time for which a request is retried without a leader, and the reply timeout, which
-        /// is at least 7 s.
+        /// is at least 7 s, and 10 s longer for a list that may wait for a view.
         hold_timeout: Duration as "duration::text" = secs(7), in secs(0)..=mins(10);
         /// The time without a reply from the leader after which the other servers are asked for a
         /// new one.

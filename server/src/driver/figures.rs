@@ -73,6 +73,7 @@ fn show_levels(figures: &Figures) {
         (&metrics::KEYS, figures.keys as u64),
         (&metrics::WATCHES, figures.watches as u64),
         (&metrics::VIEWS, figures.views as u64),
+        (&metrics::VIEW_WAITERS, figures.view_waiters as u64),
         (&metrics::NODE_CHECKS_OPEN, figures.open_checks as u64),
         (&metrics::NODES_WITHOUT_RENEWALS, figures.nodes_without_renewals as u64),
         (&metrics::NODES_WITH_FAILED_PROBES, figures.nodes_with_failed_probes as u64),

@@ -26,7 +26,7 @@ use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable, VIEW_WAIT};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -305,7 +305,7 @@ impl Requests {
             RetryScope::Parked => SHARED_READ_WAIT + self.answer_time,
             RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => self.answer_time,
         };
-        let latest = pending.begun + self.hold_time.max(LEAST_ANSWER_TIME);
+        let latest = pending.begun + self.hold_time.max(LEAST_ANSWER_TIME) + view_wait(&pending.request);
         let is_bounded = scope != RetryScope::Parked && pending.is_answered_soon();
         let deadline = cx.now + timeout;
         let deadline = if is_bounded { deadline.min(latest.max(cx.now)) } else { deadline };
@@ -639,6 +639,11 @@ impl Requests {
         }
         pending.stage = RequestStage::Runnable;
     }
+}
+
+/// Returns the time for which a server may keep a request waiting before it works on it.
+fn view_wait(request: &Request) -> Duration {
+    if matches!(request, Request::ReadParts { .. }) { VIEW_WAIT } else { Duration::ZERO }
 }
 
 fn addressee(request: &Request) -> Addressee {

@@ -6,6 +6,7 @@ use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::lease::{LeaseId, LeaseKey};
 use lockmesh_protocol::reply::Refusal;
+use lockmesh_protocol::rpc::VIEW_WAIT;
 
 #[test]
 fn a_command_goes_to_the_leader_and_its_answer_to_its_caller() {
@@ -113,6 +114,26 @@ fn a_command_that_may_have_been_done_is_not_sent_under_another_registration() {
     story.pass(SECOND);
     assert_eq!((story.registrations, story.asked.len()), (2, 0));
     assert!(story.heard_unknown(token).contains("register again"));
+}
+
+#[test]
+fn a_list_may_wait_for_a_view_at_its_server_before_it_is_late() {
+    let mut story = Story::at_rest();
+    let list = |story: &mut Story| {
+        let query = Query::Entries("".into());
+        let read = Request::ReadParts { query, consistency: Consistency::Default };
+        (story.call(LocalCall::Ask(read)), story.only())
+    };
+    let (refused, asked) = list(&mut story);
+    story.pass(VIEW_WAIT);
+    let busy = Unavailable::Overloaded("8 long answers are being read here".into());
+    story.answer(&asked, Response::Unavailable(busy.clone()));
+    assert_eq!(story.take_answer(refused), Err(busy));
+    let (late, _) = list(&mut story);
+    story.pass(VIEW_WAIT + HOLD - MS);
+    assert_eq!((story.answers.len(), story.asked.len()), (0, 1), "it is not sent again either");
+    story.pass(2 * MS);
+    assert!(story.heard_unknown(late).contains("no server has answered for 17.0 s"));
 }
 
 #[test]

@@ -39,6 +39,8 @@ pub struct Figures {
     pub watches: usize,
     /// The number of long answers that are being read in parts.
     pub views: usize,
+    /// The number of requests that wait to read a long answer in parts.
+    pub view_waiters: usize,
     /// The time since which the disk has had writes to persist and has completed none.
     pub unpersisted_since: Option<Time>,
     /// Set while the server has the lowest election priority after disk stalls.
@@ -97,7 +99,8 @@ pub(super) fn figures(view: &View<'_>) -> Figures {
         lock_waiters: state.waiter_count(),
         keys: state.key_count(),
         watches: view.watches,
-        views: view.views,
+        views: view.views.len(),
+        view_waiters: view.views.waiting(),
         unpersisted_since: view.core.disk().unpersisted_since(),
         has_lowered_priority: view.core.disk().lowers_priority(),
         can_majority_write: view.write_health.can_majority_write(),

@@ -20,7 +20,7 @@
 //! | `servers.rs` | joins, announcements, removals; `Eligibility`, `ProgramVersions` |
 //! | `pending.rs` | `PendingCalls`: calls that await a reply of the core |
 //! | `watches.rs` | `Watches`: blocking reads that are parked |
-//! | `views.rs` | `Views`: long answers that are read in parts |
+//! | `views.rs` | `Views`: long answers that are read in parts, and the queue for them |
 //! | `checkpoints.rs` | `Checkpoints`: checkpoints, their readers, and snapshots of other servers |
 //! | `stalls.rs` | `WriteHealth`: failing and stalled disks |
 //! | `leaders.rs` | `LeaderHistory`: leader changes, and the last contact |
@@ -81,7 +81,7 @@ use lockmesh_protocol::id::{RequestId, WallTime};
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable, VIEW_WAIT};
 use lockmesh_protocol::time::Time;
 use mesh::GossipKeyAge;
 use pending::{CallKind, Pending, PendingCalls};
@@ -89,7 +89,7 @@ use servers::{Eligibility, ProgramVersions};
 use stalls::{WriteHealth, has_other_voters, servers_behind};
 use status::{View, leader_hint, with_leader_hint};
 use std::time::Duration;
-use views::Views;
+use views::{Views, WaitingRead};
 use watches::Watches;
 
 /// The maximum time for which a blocking query is parked, even if its caller requests more.
@@ -354,7 +354,8 @@ impl Frontend {
             }
             Request::ReadParts { query, consistency } => {
                 admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
-                self.forward(now, from, CallKind::ReadParts(query), |token| Input::Read(token, consistency));
+                let list = CallKind::ReadParts { query, consistency, deadline: now + VIEW_WAIT };
+                self.forward(now, from, list, |token| Input::Read(token, consistency));
             }
             Request::ReadPart { view, after, .. } => {
                 let read = self.views.part(self.view_position(now), from.caller, view, after);
@@ -512,7 +513,7 @@ impl Frontend {
             versions: &self.versions,
             write_health: &self.write_health,
             watches: self.watches.len(),
-            views: self.views.len(),
+            views: &self.views,
         }
     }
 
@@ -615,7 +616,9 @@ impl Frontend {
         if std::mem::take(&mut outbox.snapshot_wanted) {
             self.checkpoints.begin_for_follower(now, self.core.snapshot_meta(), actions);
         }
+        // Last: a leader that stepped down begins no view for readers of a leader.
         self.notice_role(actions);
+        self.begin_views(now, actions);
         debug_assert!(outbox.is_empty(), "an effect would be carried out again: {outbox:?}");
         self.outbox = outbox;
         follow_ups
@@ -650,8 +653,8 @@ impl Frontend {
             Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
                 self.read(now, from, (query, consistency, blocking), actions);
             }
-            Some(Pending::Call(from, CallKind::ReadParts(query))) => {
-                self.begin_view(now, from, &query, actions);
+            Some(Pending::Call(from, CallKind::ReadParts { query, consistency, deadline })) => {
+                self.queue_for_view(WaitingRead { from, query, consistency, deadline }, actions);
             }
             Some(Pending::Call(from, CallKind::Backup)) => {
                 // Of the current applied index: the backup then holds the operator's own earlier

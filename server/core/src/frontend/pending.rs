@@ -6,6 +6,7 @@ use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 
 /// The origin of a pending request.
@@ -27,7 +28,12 @@ pub(super) enum CallKind {
         blocking: Option<Blocking>,
     },
     /// A query whose answer is read in parts.
-    ReadParts(Query),
+    ReadParts {
+        query: Query,
+        consistency: Consistency,
+        /// The time until which it may wait for a view.
+        deadline: Time,
+    },
     Backup,
     /// A request for the lease status of one node or of all nodes.
     NodeLeases(NodeLeaseQuery),
@@ -45,14 +51,14 @@ impl CallKind {
     /// Returns `true` if the reply only starts a wait or a backup, so that the call can still be
     /// cancelled.
     fn begins_something(&self) -> bool {
-        matches!(self, Self::Read { blocking: Some(_), .. } | Self::ReadParts(_) | Self::Backup)
+        matches!(self, Self::Read { blocking: Some(_), .. } | Self::ReadParts { .. } | Self::Backup)
     }
 
     /// Returns `true` if the call changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. } | Self::ReadParts(_) | Self::Backup | Self::NodeLeases(_) | Self::Lease
+            Self::Read { .. } | Self::ReadParts { .. } | Self::Backup | Self::NodeLeases(_) | Self::Lease
         )
     }
 }

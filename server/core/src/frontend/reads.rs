@@ -3,7 +3,7 @@
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::status::{View, leader_hint};
-use super::views::Position;
+use super::views::{Position, WaitingRead};
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::fault_injection::Rule;
@@ -57,15 +57,22 @@ impl Frontend {
         }
     }
 
-    /// Begins a view of an answer, and replies with its first part.
-    pub(super) fn begin_view(&mut self, now: Time, from: CallRef, query: &Query, actions: &mut Actions) {
-        let (index, view) = self.core.state().view(query);
-        let (known_leader, last_contact) = contact(&self.view(now));
-        let read = LongRead { index, known_leader, last_contact, view, part: None };
-        let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
-        match self.views.begin(at, source, from, read) {
-            Ok(read) => actions.long_reads.push((from, read)),
-            Err(why) => actions.answer(from, Response::Unavailable(why), AnswerKind::Read),
+    /// Queues a read in parts: its view begins at the end of the turn, or when another one ends.
+    pub(super) fn queue_for_view(&mut self, read: WaitingRead, actions: &mut Actions) {
+        let from = read.from;
+        if let Err(why) = self.views.queue(read) {
+            actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
+        }
+    }
+
+    /// Begins views while places are free, and replies with their first parts.
+    pub(super) fn begin_views(&mut self, now: Time, actions: &mut Actions) {
+        while let Some(WaitingRead { from, query, .. }) = self.views.take_next() {
+            let (index, view) = self.core.state().view(&query);
+            let (known_leader, last_contact) = contact(&self.view(now));
+            let read = LongRead { index, known_leader, last_contact, view, part: None };
+            let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
+            actions.long_reads.push((from, self.views.begin(at, source, from, read)));
         }
     }
 
@@ -74,10 +81,14 @@ impl Frontend {
         Position { now, replaced_bytes: self.core.state().replaced_bytes() }
     }
 
-    /// Replies to readers whose wait is over.
+    /// Replies to readers whose wait is over, and refuses those that have waited too long for a
+    /// view.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
             send_unchanged(&self.view(now), &parked, AnswerKind::BlockingRead, actions);
+        }
+        for (from, why) in self.views.take_overdue(now) {
+            actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
         }
     }
 
@@ -88,13 +99,18 @@ impl Frontend {
         }
     }
 
-    /// Redirects the blocking readers of a leader that stepped down.
+    /// Redirects the blocking readers of a leader that stepped down, and those that wait for a
+    /// view.
     pub(super) fn notice_role(&mut self, actions: &mut Actions) {
         if self.leaders.record_serving(self.core.is_serving()) {
             // They requested the leader's state, and this server's may be stale from now on.
             for parked in self.watches.take_leaders_readers() {
                 let lost = Response::Unavailable(leader_hint(&self.core));
                 actions.answer(parked.from, lost, AnswerKind::BlockingRead);
+            }
+            for from in self.views.take_leaders_readers() {
+                let lost = Response::Unavailable(leader_hint(&self.core));
+                actions.answer(from, lost, AnswerKind::Read);
             }
         }
     }

@@ -221,7 +221,7 @@ impl Frontend {
         for parked in self.watches.take_all() {
             actions.answer(parked.from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
         }
-        for from in self.pending.take_reads() {
+        for from in self.pending.take_reads().into_iter().chain(self.views.take_all_waiting()) {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
         }
         // They may be in the log, and the other servers may commit them.

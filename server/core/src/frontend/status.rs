@@ -4,6 +4,7 @@ use super::FrontendConfig;
 use super::leaders::LeaderHistory;
 use super::servers::{Eligibility, ProgramVersions};
 use super::stalls::WriteHealth;
+use super::views::Views;
 use crate::core::Core;
 use lockmesh_protocol::bootstrap::{Introduction, Standing};
 use lockmesh_protocol::id::{NodeName, ServerId};
@@ -24,8 +25,7 @@ pub(super) struct View<'a> {
     pub(super) write_health: &'a WriteHealth,
     /// The number of parked blocking queries.
     pub(super) watches: usize,
-    /// The number of long answers that are being read in parts.
-    pub(super) views: usize,
+    pub(super) views: &'a Views,
 }
 
 /// Replies to a request that needs no input to the core.

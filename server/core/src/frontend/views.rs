@@ -3,17 +3,24 @@
 //! A view keeps the rows that were replaced since it was begun. Therefore the number of views, the
 //! time of each, and the size of what it keeps are limited. A caller whose view was ended receives
 //! an error for its next part, so no answer looks complete that is not.
+//!
+//! While a server has the maximum number of views, a request waits in a fair, bounded queue. It
+//! keeps its query only: a view shows the state at its begin.
 
 use super::event::{CallRef, Caller};
 use crate::state::LongRead;
 use lockmesh_protocol::id::ServerId;
-use lockmesh_protocol::rpc::{Unavailable, ViewId};
+use lockmesh_protocol::query::{Consistency, Query};
+use lockmesh_protocol::rpc::{Unavailable, VIEW_WAIT, ViewId};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The maximum number of views.
 const MAX_VIEWS: usize = 8;
+
+/// The maximum number of requests that wait for a view, half of them of one connection.
+const MAX_WAITING: usize = 64;
 
 /// The maximum time of a view.
 const MAX_TIME: Duration = Duration::from_secs(60);
@@ -49,10 +56,22 @@ impl OpenView {
     }
 }
 
-/// The open views of this server.
+/// A request that waits for a view.
+#[derive(Debug)]
+pub(super) struct WaitingRead {
+    pub(super) from: CallRef,
+    pub(super) query: Query,
+    pub(super) consistency: Consistency,
+    /// The time at which it is refused.
+    pub(super) deadline: Time,
+}
+
+/// The open views of this server, and the requests that wait for one.
 #[derive(Debug, Default)]
 pub(super) struct Views {
     open: BTreeMap<u64, OpenView>,
+    /// In order of their arrival.
+    waiting: Vec<WaitingRead>,
     last: u64,
 }
 
@@ -62,6 +81,37 @@ impl Views {
         self.open.len()
     }
 
+    /// Returns the number of requests that wait for a view.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Queues a request for a view, unless too many wait.
+    pub(super) fn queue(&mut self, read: WaitingRead) -> Result<(), Unavailable> {
+        let of_caller = self.waiting.iter().filter(|other| other.from.caller == read.from.caller).count();
+        // Those that begin at the end of this turn take no place in the queue.
+        let free = MAX_VIEWS - self.open.len();
+        if of_caller >= MAX_WAITING / 2 + free {
+            return Err(no_view(&format!("{} requests of this agent wait for a view", MAX_WAITING / 2)));
+        }
+        if self.waiting.len() >= MAX_WAITING + free {
+            return Err(no_view(&format!("{MAX_WAITING} requests wait for a view")));
+        }
+        self.waiting.push(read);
+        Ok(())
+    }
+
+    /// Takes the next request whose view may begin: the oldest of a connection with fewer than half
+    /// of all views, or the oldest if there is none.
+    pub(super) fn take_next(&mut self) -> Option<WaitingRead> {
+        if self.waiting.is_empty() || self.open.len() >= MAX_VIEWS {
+            return None;
+        }
+        let views_of = |caller| self.open.values().filter(|open| open.begun_by.caller == caller).count();
+        let next = self.waiting.iter().position(|read| views_of(read.from.caller) < MAX_VIEWS / 2);
+        Some(self.waiting.remove(next.unwrap_or(0)))
+    }
+
     /// Begins a view; `seed` is a number that another process of this server did not use.
     pub(super) fn begin(
         &mut self,
@@ -69,15 +119,32 @@ impl Views {
         (server, seed): (ServerId, u64),
         begun_by: CallRef,
         read: LongRead,
-    ) -> Result<LongRead, Unavailable> {
-        self.end_overdue(at);
-        if self.open.len() >= MAX_VIEWS {
-            return Err(Unavailable::Overloaded(format!("{MAX_VIEWS} long answers are being read here")));
-        }
+    ) -> LongRead {
         self.last = seed.max(self.last + 1);
         let read = LongRead { part: Some((ViewId { server, number: self.last }, 0)), ..read };
         self.open.insert(self.last, OpenView { begun_by, read: read.clone(), begun: at });
-        Ok(read)
+        read
+    }
+
+    /// Takes the requests that have waited too long, with the error for each.
+    pub(super) fn take_overdue(&mut self, now: Time) -> impl Iterator<Item = (CallRef, Unavailable)> {
+        let overdue = self.take_waiting(|read| read.deadline <= now).into_iter();
+        let why = || no_view(&format!("this request waited {} s for its turn", VIEW_WAIT.as_secs()));
+        overdue.map(move |from| (from, why()))
+    }
+
+    /// Takes all waiting requests that need a leader's reply, when this server stops leading.
+    pub(super) fn take_leaders_readers(&mut self) -> Vec<CallRef> {
+        self.take_waiting(|read| read.consistency != Consistency::Stale)
+    }
+
+    /// Takes all waiting requests.
+    pub(super) fn take_all_waiting(&mut self) -> Vec<CallRef> {
+        self.take_waiting(|_| true)
+    }
+
+    fn take_waiting(&mut self, is_wanted: impl Fn(&WaitingRead) -> bool) -> Vec<CallRef> {
+        self.waiting.extract_if(.., |read| is_wanted(read)).map(|read| read.from).collect()
     }
 
     /// Returns the part of a view behind a position.
@@ -108,17 +175,21 @@ impl Views {
         }
     }
 
-    /// Ends all views of a connection.
+    /// Ends all views of a connection, and forgets its waiting requests.
     pub(super) fn end_of_caller(&mut self, caller: Caller) {
+        self.waiting.retain(|read| read.from.caller != caller);
         self.open.retain(|_, open| open.begun_by.caller != caller);
     }
 
-    /// Ends the view that a call began, because its caller does not wait for the first part.
+    /// Ends the view that a call began or waits for, because its caller does not wait for the first
+    /// part.
     pub(super) fn cancel(&mut self, call: CallRef) {
+        self.waiting.retain(|read| read.from != call);
         self.open.retain(|_, open| open.begun_by != call);
     }
 
-    /// Ends all views, because the whole state was replaced.
+    /// Ends all views, because the whole state was replaced. Waiting requests then begin views of
+    /// the new state.
     pub(super) fn end_all(&mut self) {
         self.open.clear();
     }
@@ -127,6 +198,12 @@ impl Views {
     pub(super) fn end_overdue(&mut self, at: Position) {
         self.open.retain(|_, open| open.check(at).is_ok());
     }
+}
+
+fn no_view(why: &str) -> Unavailable {
+    Unavailable::Overloaded(format!(
+        "{MAX_VIEWS} long answers are being read here, and {why}: read fewer long lists at once, or shorter ones"
+    ))
 }
 
 fn ended(why: &str) -> Unavailable {
