@@ -8,7 +8,7 @@ use super::fleet::resident::Resident;
 use super::judge::Judge;
 use super::lists::LongList;
 use super::locker::Locker;
-use super::querier::Querier;
+use super::querier::{Querier, SERVICES};
 use super::stage::Stage;
 use super::writer::Writer;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -255,7 +255,8 @@ impl Reader {
         if let Some(list) = &self.list {
             return Some(list.wish(stage));
         }
-        let query = match stage.draw.below(9) {
+        let kinds = if stage.plan.clients.has_queries { 14 } else { 9 };
+        let query = match stage.draw.below(kinds) {
             0 => Query::Entries("data/".into()),
             1 => Query::Locks("lock/".into()),
             2 => Query::Sessions,
@@ -264,6 +265,11 @@ impl Reader {
             5 => Query::Nodes,
             6 => Query::ChecksInState(None),
             7 => Query::NodeSessions("x0".into()),
+            9 => Query::Services,
+            10 => Query::ServiceInstances((*stage.draw.pick(&SERVICES)).into()),
+            11 => Query::Node("y0".into()),
+            12 => Query::PreparedQueries,
+            13 => Query::Coordinates,
             _ => Query::Entry(data_key(stage)),
         };
         let consistency =
@@ -304,13 +310,16 @@ impl Watcher {
     }
 
     fn draw(stage: &mut Stage) -> Self {
-        let query = match stage.draw.below(7) {
+        let kinds = if stage.plan.clients.has_queries { 9 } else { 7 };
+        let query = match stage.draw.below(kinds) {
             0 => Query::Entries("data/".into()),
             1 => Query::Sessions,
             2 => Query::Entry(lock_key(stage)),
             3 => Query::Nodes,
             4 => Query::ChecksInState(None),
             5 => Query::Keys { prefix: "aux/".into(), separator: "".into() },
+            7 => Query::PreparedQueries,
+            8 => Query::ServiceInstances((*stage.draw.pick(&SERVICES)).into()),
             _ => Query::Entry(data_key(stage)),
         };
         let consistency = *stage.draw.pick(&[Consistency::Stale, Consistency::Default]);

@@ -35,7 +35,7 @@ const NAMES: [(&str, &str); 6] = [
 const LOOKED_UP: [&str; 4] = ["Web", "db", "geo-web", "other"];
 
 /// The services that it registers.
-const SERVICES: [&str; 2] = ["web", "db"];
+pub(super) const SERVICES: [&str; 2] = ["web", "db"];
 
 /// The number of known queries from which on it deletes instead of creating.
 const MAX_QUERIES: usize = 6;
@@ -105,8 +105,8 @@ impl Querier {
         let spec = QuerySpec {
             name: name.into(),
             session: self.session.filter(|_| !stage.draw.once_in(4)),
-            // Every description is unique.
-            token: format!("{}-{}", self.node, self.written),
+            // Every description is unique, and a list of two has several parts.
+            token: format!("{}-{:0150}", self.node, self.written),
             template: QueryTemplate { kind: kind.into(), ..QueryTemplate::default() },
             service: QueryService { service: service.into(), ..QueryService::default() },
             dns_ttl: String::new(),
@@ -136,7 +136,8 @@ impl Querier {
             return Command::Deregister(deregistration);
         }
         let node = Node::of(self.node.clone(), String::new(), "127.0.0.1");
-        let service = Some(Service::of(self.node.clone(), id, name));
+        let tags = vec![format!("version-{:0200}", stage.draw.below(3))];
+        let service = Some(Service { tags, ..Service::of(self.node.clone(), id, name) });
         Command::Register(Registration { node, skip_node_update: true, service, checks: Vec::new() })
     }
 
