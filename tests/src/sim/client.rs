@@ -8,6 +8,7 @@ use super::fleet::resident::Resident;
 use super::judge::Judge;
 use super::lists::LongList;
 use super::locker::Locker;
+use super::querier::{Querier, SERVICES};
 use super::stage::Stage;
 use super::writer::Writer;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
@@ -47,6 +48,8 @@ pub enum Client {
     Cataloguer(Cataloguer),
     /// Watches.
     Watcher(Watcher),
+    /// Writes and executes prepared queries.
+    Querier(Querier),
     /// Makes backups and restores them.
     Archivist(Archivist),
     /// Administers the quorum.
@@ -93,6 +96,7 @@ impl Client {
         all.extend(Watcher::all(stage).into_iter().map(Self::Watcher));
         all.push(Self::Administrator(Administrator::default()));
         all.extend(plan.archives.then(|| Self::Archivist(Archivist::default())));
+        all.extend(plan.has_queries.then(|| Self::Querier(Querier::new(place))));
         all
     }
 
@@ -105,6 +109,7 @@ impl Client {
             Self::Cataloguer(_) => "a cataloguer",
             Self::Reader(_) => "a reader",
             Self::Watcher(_) => "a watcher",
+            Self::Querier(_) => "a querier",
             Self::Archivist(_) => "an archivist",
             Self::Administrator(_) => "an administrator",
             Self::Resident(_) => "a resident",
@@ -126,6 +131,7 @@ impl Client {
             (Self::Cataloguer(cataloguer), _) => cataloguer.wish(stage),
             (Self::Reader(reader), _) => reader.wish(stage),
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
+            (Self::Querier(querier), _) => querier.wish(stage),
             (Self::Archivist(archivist), _) => archivist.wish(stage),
             (Self::Administrator(administrator), _) => administrator.wish(stage),
             (Self::Resident(resident), _) => resident.wish(stage, judge),
@@ -150,6 +156,7 @@ impl Client {
             (Self::Cataloguer(cataloguer), _) => cataloguer.receive_response(stage, wish, &response),
             (Self::Reader(reader), _) => reader.receive_response(stage, judge, response),
             (Self::Watcher(watcher), _) => watcher.receive_answer(response),
+            (Self::Querier(querier), _) => querier.receive_response(stage, wish, &response),
             (Self::Archivist(archivist), _) => archivist.receive_response(stage, judge, response),
             (Self::Administrator(administrator), _) => administrator.receive_response(stage, &response),
             (Self::Resident(resident), _) => resident.receive_response(stage, &response),
@@ -210,6 +217,7 @@ impl Client {
             Self::Writer(writer) => writer.is_content(),
             Self::Cataloguer(cataloguer) => cataloguer.is_content(),
             Self::Reader(reader) => reader.served,
+            Self::Querier(querier) => querier.is_content(),
             Self::Archivist(archivist) => archivist.is_content(),
             Self::Administrator(administrator) => administrator.is_content(),
         }
@@ -247,7 +255,8 @@ impl Reader {
         if let Some(list) = &self.list {
             return Some(list.wish(stage));
         }
-        let query = match stage.draw.below(9) {
+        let kinds = if stage.plan.clients.has_queries { 14 } else { 9 };
+        let query = match stage.draw.below(kinds) {
             0 => Query::Entries("data/".into()),
             1 => Query::Locks("lock/".into()),
             2 => Query::Sessions,
@@ -256,6 +265,11 @@ impl Reader {
             5 => Query::Nodes,
             6 => Query::ChecksInState(None),
             7 => Query::NodeSessions("x0".into()),
+            9 => Query::Services,
+            10 => Query::ServiceInstances((*stage.draw.pick(&SERVICES)).into()),
+            11 => Query::Node("y0".into()),
+            12 => Query::PreparedQueries,
+            13 => Query::Coordinates,
             _ => Query::Entry(data_key(stage)),
         };
         let consistency =
@@ -296,13 +310,16 @@ impl Watcher {
     }
 
     fn draw(stage: &mut Stage) -> Self {
-        let query = match stage.draw.below(7) {
+        let kinds = if stage.plan.clients.has_queries { 9 } else { 7 };
+        let query = match stage.draw.below(kinds) {
             0 => Query::Entries("data/".into()),
             1 => Query::Sessions,
             2 => Query::Entry(lock_key(stage)),
             3 => Query::Nodes,
             4 => Query::ChecksInState(None),
             5 => Query::Keys { prefix: "aux/".into(), separator: "".into() },
+            7 => Query::PreparedQueries,
+            8 => Query::ServiceInstances((*stage.draw.pick(&SERVICES)).into()),
             _ => Query::Entry(data_key(stage)),
         };
         let consistency = *stage.draw.pick(&[Consistency::Stale, Consistency::Default]);

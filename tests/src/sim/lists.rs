@@ -51,6 +51,9 @@ impl LongList {
         self.parts.push(*part);
         if self.is_complete() {
             stage.hit(Mark::ListRead);
+            if self.parts.len() > 1 {
+                self.note_kind(stage);
+            }
             judge.see(stage, &Fact::Listed { query: &self.query, parts: &self.parts });
         }
         Some(self)
@@ -61,6 +64,18 @@ impl LongList {
         if !self.parts.is_empty() && !self.is_complete() {
             stage.hit(Mark::ListBrokenOff);
         }
+    }
+
+    /// Notes a list of a kind that few runs have.
+    fn note_kind(&self, stage: &mut Stage) {
+        stage.hit(match self.query {
+            Query::Services => Mark::ServicesInParts,
+            Query::ServiceInstances(_) => Mark::InstancesInParts,
+            Query::Node(_) => Mark::NodeInParts,
+            Query::PreparedQueries => Mark::QueriesInParts,
+            Query::Coordinates => Mark::CoordinatesInParts,
+            _ => return,
+        });
     }
 
     fn is_complete(&self) -> bool {

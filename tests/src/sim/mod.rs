@@ -20,6 +20,7 @@
 //! | `agent`, `connections` | an agent: the quorum client, its driver, its connections |
 //! | `another_cluster` | a server of another cluster that agents list by mistake |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | scripted clients |
+//! | `querier` | a scripted client of prepared queries |
 //! | `lists` | lists that readers read in parts |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
@@ -86,6 +87,7 @@ pub mod notice;
 pub mod operator;
 pub mod plan;
 pub mod process;
+pub mod querier;
 pub mod reach;
 pub mod readers;
 pub mod run;

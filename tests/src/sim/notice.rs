@@ -106,6 +106,7 @@ impl World {
         }
         self.note_reply(&past);
         let Some(proposal) = &past.proposal else { return };
+        self.note_queries(&past, &proposal.command);
         if let Command::ForgetServer(server) = proposal.command {
             self.stage.hit(Mark::ReplacedDead);
             self.stage.log(|| format!("server {server} is no longer a member"));
@@ -179,6 +180,22 @@ impl World {
             (Command::EndWait { .. }, _) if gives_up() => self.stage.hit(Mark::WaitEnded),
             (Command::Kv(KvCommand::Leave { .. }), _) if frees() => self.stage.hit(Mark::LeftUnheard),
             _ => {}
+        }
+    }
+
+    /// Notes prepared queries that were deleted with their session.
+    fn note_queries(&mut self, past: &Past, command: &Command) {
+        let ended = past.changes.iter().filter(|change| matches!(change, Change::PreparedQuery(_, None)));
+        if matches!(command, Command::PreparedQuery(_) | Command::Restore(_)) {
+            return;
+        }
+        for _ in ended {
+            self.stage.hit(Mark::QueryEndedWithSession);
+            match command {
+                Command::FailNode(_) => self.stage.hit(Mark::QueryEndedWithNode),
+                Command::ExpireSession { .. } => self.stage.hit(Mark::QueryEndedByExpiry),
+                _ => {}
+            }
         }
     }
 

@@ -275,6 +275,8 @@ pub struct ClientPlan {
     pub rewrites_health: bool,
     /// `true` if applications register health checks with their agents.
     pub has_checks: bool,
+    /// `true` if some clients write prepared queries, what those look up, and read both.
+    pub has_queries: bool,
     /// `true` if agents are also configured with a server of another cluster.
     pub lists_another_cluster: bool,
     /// `true` if some clients make backups and restore them.
@@ -338,6 +340,8 @@ impl Plan {
         plan.clients.lists_another_cluster = Draw::new(draw.clone().bits().rotate_left(16)).once_in(6);
         plan.hangs = HangPlan::draw(Draw::new(draw.clone().bits().rotate_left(48)), plan.storm);
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
+        // It leaves the seeds that once found something (`.ci/run`) without queries, as they were.
+        plan.clients.has_queries = Draw::new(draw.clone().bits().rotate_left(43)).once_in(3);
         plan.suit_guards();
         plan
     }
@@ -568,6 +572,7 @@ impl ClientPlan {
             watch: *draw.pick(&[2, 30]) * SECOND,
             rewrites_health: false,
             has_checks: false,
+            has_queries: false,
             lists_another_cluster: false,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),

@@ -9,6 +9,7 @@
 //! | `holder_alive` | the holder of a lock is a live session |
 //! | `atomic_invalidation` | the end of a session releases all its locks in one log entry |
 //! | `check_sessions` | no session outlives a critical check, or is lost to one that is well |
+//! | `prepared_queries` | a query lives until its delete or its session's end, under its own name |
 //! | `lock_delay` | a lock-delay lasts as long as it must under any leader |
 //! | `ttl` | no session expires sooner than its TTL after an acknowledged renewal |
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |
@@ -53,6 +54,7 @@ mod no_lost_write;
 mod node_lease;
 mod outcomes;
 mod parked_reads;
+mod prepared_queries;
 mod raft;
 mod registrations;
 mod replicas;
@@ -274,6 +276,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
         Box::new(check_sessions::CheckSessions::default()),
+        Box::new(prepared_queries::PreparedQueries::default()),
         Box::new(lock_delay::LockDelays::default()),
         Box::new(ttl::Ttl::default()),
         Box::new(node_lease::NodeLease::default()),

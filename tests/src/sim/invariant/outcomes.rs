@@ -1,14 +1,14 @@
 //! A command that a client was told is not done is never done: *unknown* is not reported as *no*.
 //!
-//! A write with a value, and a session creation, are unique: no other client requests the same. A
-//! wait for a lock is not done if its position was given up again, even if it was granted in the
+//! A write with a value, a session creation and a description of a query are unique: no other
+//! client requests the same. A wait for a lock is not done if its position was given up again, even if it was granted in the
 //! meantime; after that it is granted nothing.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::command::{Command, KvCommand, QueryCommand};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use lockmesh_protocol::wire;
 use std::collections::BTreeSet;
@@ -45,7 +45,8 @@ fn is_forgotten(past: &Past) -> bool {
 /// Returns the encoding of a command that is never requested twice.
 fn unique(command: &Command) -> Option<Vec<u8>> {
     let is_unique = match command {
-        Command::CreateSession(_) => true,
+        Command::CreateSession(_)
+        | Command::PreparedQuery(QueryCommand::Create(..) | QueryCommand::Update(..)) => true,
         // A position in a queue that was given up again is not done either.
         Command::Kv(KvCommand::Set(new) | KvCommand::Cas(new, _) | KvCommand::Acquire(new, _)) => {
             !new.value.is_empty()

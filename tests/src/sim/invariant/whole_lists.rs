@@ -40,6 +40,15 @@ fn joined(parts: &[AnswerPart]) -> Result<Rows, String> {
         (Rows::Sessions(whole), Rows::Sessions(part)) => Ok(Rows::Sessions([whole, part].concat())),
         (Rows::Nodes(whole), Rows::Nodes(part)) => Ok(Rows::Nodes([whole, part].concat())),
         (Rows::Checks(whole), Rows::Checks(part)) => Ok(Rows::Checks([whole, part].concat())),
+        (Rows::Services(whole), Rows::Services(part)) => Ok(Rows::Services([whole, part].concat())),
+        (Rows::Instances(whole), Rows::Instances(part)) => Ok(Rows::Instances([whole, part].concat())),
+        (Rows::Coordinates(whole), Rows::Coordinates(part)) => Ok(Rows::Coordinates([whole, part].concat())),
+        (Rows::PreparedQueries(whole), Rows::PreparedQueries(part)) => {
+            Ok(Rows::PreparedQueries([whole, part].concat()))
+        }
+        (Rows::Node(Some((node, whole))), Rows::Node(Some((of, part)))) if node == of => {
+            Ok(Rows::Node(Some((node, [whole, part].concat()))))
+        }
         (whole, part) => Err(format!("no list is {whole:?} and {part:?}")),
     })
 }
