@@ -81,8 +81,8 @@ pub enum Query {
 }
 
 impl Query {
-    /// Returns `true` if the rows of the whole cluster may answer it, and not only those of one key,
-    /// session or node.
+    /// Returns `true` if the rows of the whole cluster may answer it, and not only those of one
+    /// key, session or node.
     pub fn is_long(&self) -> bool {
         match self {
             Self::Entries(_)

@@ -1,8 +1,8 @@
 //! QUIC connections to servers: each is made once, and used until it ends or is closed.
 //!
 //! A connection has a stream for each [`Lane`]. Renewals have priority, so that other data, even
-//! megabytes on a slow line, does not delay them; and a long list delays no other answer. The streams
-//! of renewals and lists are opened with their first calls.
+//! megabytes on a slow line, does not delay them; and a long list delays no other answer. The
+//! streams of renewals and lists are opened with their first calls.
 
 use super::counters::UpstreamCounters;
 use crate::own_address::OwnAddress;

@@ -102,7 +102,7 @@ impl Views {
     }
 
     /// Takes the next request whose view may begin: the oldest of a connection with fewer than half
-    /// of all views, or the oldest if there is none.
+    /// of all views, or the oldest of all if every waiting connection has half.
     pub(super) fn take_next(&mut self) -> Option<WaitingRead> {
         if self.waiting.is_empty() || self.open.len() >= MAX_VIEWS {
             return None;

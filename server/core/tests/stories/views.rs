@@ -86,7 +86,7 @@ fn all_parts_show_the_same_moment() {
 struct Lists {
     cluster: Cluster,
     server: ServerId,
-    /// Apart from those of the cluster.
+    /// Starts above the ids of the cluster's own calls.
     last_call: u64,
 }
 

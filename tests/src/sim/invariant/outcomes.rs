@@ -1,8 +1,8 @@
 //! A command that a client was told is not done is never done: *unknown* is not reported as *no*.
 //!
 //! A write with a value, a session creation and a description of a query are unique: no other
-//! client requests the same. A wait for a lock is not done if its position was given up again, even if it was granted in the
-//! meantime; after that it is granted nothing.
+//! client requests the same. A wait for a lock is not done if its position was given up again, even
+//! if it was granted in the meantime; after that it is granted nothing.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
