@@ -6,9 +6,10 @@
 use super::owner::RequestNumber;
 use crate::request_ids::Registration;
 use lockmesh_protocol::lease::LeaseId;
-use lockmesh_protocol::rpc::CallId;
+use lockmesh_protocol::rpc::{CallId, Request, VIEW_WAIT};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The server that a call needs, and where the call is retried when that server is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ pub(super) enum CallKind {
     Renewal(LeaseId, u64),
 }
 
+/// Returns the time for which a server may keep a request waiting before it works on it.
+pub(super) fn view_wait(request: &Request) -> Duration {
+    if matches!(request, Request::ReadParts { .. }) { VIEW_WAIT } else { Duration::ZERO }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingCall {
     pub(super) kind: CallKind,
@@ -78,15 +84,17 @@ pub(super) struct PendingCalls {
 }
 
 impl PendingCalls {
-    pub(super) fn begin(&mut self, call: PendingCall) -> CallId {
+    pub(super) fn begin(&mut self, call: PendingCall, request: &Request) -> CallId {
         self.last += 1;
         let id = CallId(self.last);
-        // Kept apart: the silence of a parked call does not indicate a failed server, and a mesh
-        // query must not cost a connection. A dead connection is detected without them, and only
-        // after a brief network outage would have ended.
+        // Kept apart: the silence of a parked call or of a list that waits for a view does not
+        // indicate a failed server, and a mesh query must not cost a connection. A dead connection
+        // is detected without them, and only after a brief network outage would have ended.
         match call.scope {
-            RetryScope::Leader | RetryScope::Home => self.prompt.insert(id, call),
-            RetryScope::Parked | RetryScope::Own | RetryScope::Aside => self.patient.insert(id, call),
+            RetryScope::Leader | RetryScope::Home if view_wait(request).is_zero() => {
+                self.prompt.insert(id, call)
+            }
+            _ => self.patient.insert(id, call),
         };
         id
     }

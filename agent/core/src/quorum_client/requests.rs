@@ -13,7 +13,7 @@
 //! under the same request id of the same registration. If that is impossible, or the command times
 //! out, the caller receives *unknown*.
 
-use super::calls::{CallKind, PendingCall, RetryScope};
+use super::calls::{CallKind, PendingCall, RetryScope, view_wait};
 use super::context::{Context, Timer};
 use super::input::CallToken;
 use super::outbox::unexpected;
@@ -26,7 +26,7 @@ use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
-use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable, VIEW_WAIT};
+use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -240,11 +240,11 @@ impl Requests {
         let number = RequestNumber(self.last);
         let pending = PendingRequest {
             addressee: if effort == Effort::Once { Addressee::Home } else { addressee(&request) },
+            deadline: (effort == Effort::Held).then(|| cx.now + self.hold_time + view_wait(&request)),
             request,
             owner,
             effort,
             begun: cx.now,
-            deadline: (effort == Effort::Held).then(|| cx.now + self.hold_time),
             backoff: Backoff::new(RETRY_BACKOFF, cx.random.number()),
             was_sent: false,
             unknown_because: None,
@@ -639,11 +639,6 @@ impl Requests {
         }
         pending.stage = RequestStage::Runnable;
     }
-}
-
-/// Returns the time for which a server may keep a request waiting before it works on it.
-fn view_wait(request: &Request) -> Duration {
-    if matches!(request, Request::ReadParts { .. }) { VIEW_WAIT } else { Duration::ZERO }
 }
 
 fn addressee(request: &Request) -> Addressee {

@@ -366,7 +366,7 @@ impl Routes {
         request: Request,
         cx: &mut Context,
     ) -> CallId {
-        let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call);
+        let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call, &request);
         cx.start_timer(call.deadline, Timer::Call(slot, id));
         cx.outbox.calls.push((connection, Call::Begin(id, request)));
         id

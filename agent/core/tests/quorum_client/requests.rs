@@ -124,11 +124,21 @@ fn a_list_may_wait_for_a_view_at_its_server_before_it_is_late() {
         let read = Request::ReadParts { query, consistency: Consistency::Default };
         (story.call(LocalCall::Ask(read)), story.only())
     };
+    let dials = story.dials.clone();
     let (refused, asked) = list(&mut story);
     story.pass(VIEW_WAIT);
+    assert_eq!(story.dials, dials, "its server is not slow");
     let busy = Unavailable::Overloaded("8 long answers are being read here".into());
     story.answer(&asked, Response::Unavailable(busy.clone()));
-    assert_eq!(story.take_answer(refused), Err(busy));
+    assert_eq!(story.take_answer(refused), Err(busy.clone()));
+    let (redirected, asked) = list(&mut story);
+    story.pass(VIEW_WAIT - SECOND);
+    story.answer(&asked, Response::Unavailable(Unavailable::NotLeader { leader: None }));
+    story.pass(SECOND);
+    let again = story.only();
+    assert!(again != asked, "the next leader has the rest of the time");
+    story.answer(&again, Response::Unavailable(busy.clone()));
+    assert_eq!(story.take_answer(redirected), Err(busy));
     let (late, _) = list(&mut story);
     story.pass(VIEW_WAIT + HOLD - MS);
     assert_eq!((story.answers.len(), story.asked.len()), (0, 1), "it is not sent again either");
