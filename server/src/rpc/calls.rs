@@ -76,8 +76,9 @@ impl Stream {
             Call::Begin(call, request) => (call, request),
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
-                let from = CallRef { caller: self.replies.caller(), call };
-                return self.replies.cancel(call).then_some(Event::Cancel(from).into());
+                self.replies.cancel(call);
+                // Also after its answer: the view or backup that it began would be kept.
+                return Some(Event::Cancel(CallRef { caller: self.replies.caller(), call }).into());
             }
         };
         match self.replies.begin(call, arrived) {

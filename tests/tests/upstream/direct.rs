@@ -57,10 +57,15 @@ impl Caller {
     /// Sends a request and does not wait.
     async fn begin(&mut self, request: Request) -> CallId {
         self.last_call += 1;
-        let (call, mut queue) = (CallId(self.last_call), FrameQueue::default());
-        queue.push(&Call::Begin(call, request)).expect("it is short");
-        self.sender.send(queue.take()).await.expect("it listens");
+        let call = CallId(self.last_call);
+        self.send(&Call::Begin(call, request)).await;
         call
+    }
+
+    async fn send(&mut self, call: &Call) {
+        let mut queue = FrameQueue::default();
+        queue.push(call).expect("it is short");
+        self.sender.send(queue.take()).await.expect("it listens");
     }
 
     /// Waits for the reply to a request.
@@ -223,6 +228,21 @@ async fn readers_that_wait_at_a_leader_are_sent_away_when_it_leads_no_more() {
     let told = caller.answers.remove(&default).expect("a default read ends when the leader is deposed");
     assert!(is_refused(&told), "{told:?}");
     assert_eq!(caller.answers.remove(&stale), None, "a stale read continues to wait");
+    quorum.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_that_arrives_after_the_answer_ends_the_view_that_began() {
+    let (quorum, mut caller, _) = led().await;
+    assert!(matches!(caller.propose(put("k")).await, Response::Applied(_)));
+    let consistency = Consistency::Default;
+    let call = caller.begin(Request::ReadParts { query: Query::Entries("".into()), consistency }).await;
+    let Response::AnswerPart(first) = caller.answer(call).await else { panic!("the first part") };
+    let part = Request::ReadPart { view: first.view, after: 0, consistency };
+    assert!(matches!(caller.ask(part.clone()).await, Response::AnswerPart(_)));
+    caller.send(&Call::Cancel(call)).await;
+    let ended = caller.ask(part).await;
+    assert!(matches!(ended, Response::Unavailable(Unavailable::Overloaded(_))), "{ended:?}");
     quorum.end().await;
 }
 
