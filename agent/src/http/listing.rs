@@ -272,11 +272,13 @@ fn too_long() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
-fn row_count(rows: &Rows) -> usize {
-    match rows {
+/// Returns `true` if rows are many, or more than one part.
+fn is_long(rows: &Rows) -> bool {
+    let count = match rows {
         Rows::Node(Some((_, services))) => services.len(),
         rows => rows.len(),
-    }
+    };
+    count > LONG_LIST || rows.part(0, PART_BYTES).1.is_some()
 }
 
 /// Works on so many rows, on another thread if they are many, so that no other request waits.
@@ -331,7 +333,7 @@ impl<R: Render> Pieces<R> {
         let mut render = self.render.take().expect("it is here between two parts");
         let layout = self.layout;
         // The parts of a view would block the shared thread one after the other.
-        let is_long = self.is_costly || after.is_none() || row_count(&answer.rows) > LONG_LIST;
+        let is_long = self.is_costly || after != Some(0) || is_long(&answer.rows);
         // A filter that is too expensive for one row fails as a whole while it can.
         let after = after.filter(|_| is_long && !self.is_costly);
         let rows = if is_long { usize::MAX } else { 0 };
@@ -348,9 +350,7 @@ impl<R: Render> Pieces<R> {
 
     /// Returns `true` if the rest needs little memory, or must be known as a whole.
     fn are_few(&self) -> bool {
-        let is_few = |part: &Part| {
-            part.rest.is_none() && (self.is_costly || row_count(&part.answer.rows) <= LONG_LIST)
-        };
+        let is_few = |part: &Part| part.rest.is_none() && (self.is_costly || !is_long(&part.answer.rows));
         self.rest.is_none() && self.parts.iter().all(is_few)
     }
 
