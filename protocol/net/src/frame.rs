@@ -73,7 +73,8 @@ impl FrameQueue {
             self.open.shrink_to(FULL_BYTES);
             return Err(TooLong);
         }
-        if self.open.len() - LENGTH_BYTES <= MAX_FRAME_BYTES {
+        // Short messages do not wait until the receiver has decoded a long one.
+        if self.count == 0 || self.open.len() - start < FULL_BYTES {
             self.count += 1;
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl FrameQueue {
     pub fn push_encoded(&mut self, message: &Encoded) {
         let Encoded(bytes) = message;
         let is_full = self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES;
-        if is_full || self.open.is_empty() || self.open.len() + bytes.len() - LENGTH_BYTES > MAX_FRAME_BYTES {
+        if is_full || self.open.is_empty() || bytes.len() >= FULL_BYTES {
             self.close();
             self.begin_with(bytes);
         } else {
@@ -353,6 +354,15 @@ mod tests {
         let frames = cut(queue.take()).unwrap();
         let counts: Vec<usize> = frames.iter().map(|frame| frame.0.len()).collect();
         assert_eq!(counts, [2, 1]);
+        for encoded in [false, true] {
+            for message in [Call::Cancel(CallId(3)), long(100_000), Call::Cancel(CallId(4))] {
+                match encoded {
+                    true => queue.push_encoded(&Encoded::new(&message).unwrap()),
+                    false => queue.push(&message).unwrap(),
+                }
+            }
+            assert_eq!(queue.take().len(), 3, "a long message has a frame of its own");
+        }
     }
 
     #[test]

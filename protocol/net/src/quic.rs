@@ -58,7 +58,8 @@ impl Default for QuicOptions {
             idle_time: Duration::from_secs(6),
             keep_alive: Some(Duration::from_secs(2)),
             stream_window: 512 << 10,
-            connection_window: 1 << 20,
+            // One stream more than those that carry long answers: of renewals.
+            connection_window: 3 * (512 << 10),
             max_handshakes: 1024,
             socket_buffer: None,
         }
