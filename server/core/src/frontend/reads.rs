@@ -88,7 +88,7 @@ impl Frontend {
             send_unchanged(&self.view(now), &parked, AnswerKind::BlockingRead, actions);
         }
         for (from, why) in self.views.take_overdue(now) {
-            actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
+            actions.answer(from, Response::Unavailable(why), AnswerKind::BlockingRead);
         }
     }
 
@@ -110,7 +110,7 @@ impl Frontend {
             }
             for from in self.views.take_leaders_readers() {
                 let lost = Response::Unavailable(leader_hint(&self.core));
-                actions.answer(from, lost, AnswerKind::Read);
+                actions.answer(from, lost, AnswerKind::BlockingRead);
             }
         }
     }

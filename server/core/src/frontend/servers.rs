@@ -221,8 +221,11 @@ impl Frontend {
         for parked in self.watches.take_all() {
             actions.answer(parked.from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
         }
-        for from in self.pending.take_reads().into_iter().chain(self.views.take_all_waiting()) {
+        for from in self.pending.take_reads() {
             actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::Read);
+        }
+        for from in self.views.take_all_waiting() {
+            actions.answer(from, Response::Unavailable(why.clone()), AnswerKind::BlockingRead);
         }
         // They may be in the log, and the other servers may commit them.
         for from in self.pending.take_writes() {
