@@ -63,8 +63,11 @@ pub(super) struct World {
     is_lockmesh: bool,
     /// The reply to each list.
     pub(super) refusal: Option<(u16, &'static str)>,
-    /// Set if lists lack entries that the token may not read.
+    /// Set if lists lack entries that the token may not read. Without a token, Consul keeps that
+    /// to itself.
     pub(super) is_filtered: bool,
+    /// The reply about the token of a request.
+    pub(super) token: (u16, &'static str),
     /// The number of lists that break off after half of their bytes.
     pub(super) broken_lists: usize,
     /// The number of names after which the next lists of names break off.
@@ -101,7 +104,7 @@ impl Fake {
     pub(super) async fn with_tls(is_lockmesh: bool, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let world = Arc::new(Mutex::new(World { is_lockmesh, max_results: 64, ..World::default() }));
+        let world = Arc::new(Mutex::new(World::new(is_lockmesh)));
         let shared = Arc::clone(&world);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -135,10 +138,13 @@ type Answer = (u16, Vec<u8>, Option<usize>);
 
 async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     let mut buffer = Vec::new();
-    while let Some((verb, target, body)) = request(&mut stream, &mut buffer).await {
+    while let Some((head, body)) = request(&mut stream, &mut buffer).await {
+        let mut words = head.split(' ');
+        let (verb, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let has_token = head.to_ascii_lowercase().contains("\r\nx-consul-token: ");
         let (answer, is_filtered) = {
             let mut world = world.lock().expect("no test panicked");
-            (world.answer(&verb, &target, &body), world.is_filtered)
+            (world.answer(verb, target, &body), world.is_filtered && has_token)
         };
         let Some((status, body, breaks_at)) = answer else { return };
         let head = format!(
@@ -154,8 +160,8 @@ async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     }
 }
 
-/// Reads a request: verb, target and body.
-async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(String, String, Vec<u8>)> {
+/// Reads a request: head and body.
+async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
     loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
@@ -167,8 +173,7 @@ async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(Stri
             if buffer.len() >= whole {
                 let body = buffer[end + 4..whole].to_vec();
                 buffer.drain(..whole);
-                let mut words = head.split(' ');
-                return Some((words.next()?.into(), words.next()?.into(), body));
+                return Some((head, body));
             }
         }
         // A handshake of TLS.
@@ -183,6 +188,11 @@ async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(Stri
 }
 
 impl World {
+    fn new(is_lockmesh: bool) -> Self {
+        let token = (401, "ACL support disabled");
+        Self { is_lockmesh, max_results: 64, token, ..Self::default() }
+    }
+
     /// Returns `None` to close the connection without a reply.
     fn answer(&mut self, verb: &str, target: &str, body: &[u8]) -> Option<Answer> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -194,6 +204,7 @@ impl World {
             "/v1/lockmesh/servers" if self.is_lockmesh => {
                 Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), None))
             }
+            "/v1/acl/token/self" => Some((self.token.0, self.token.1.into(), None)),
             "/v1/agent/self" => Some((200, b"{}".to_vec(), None)),
             "/v1/txn" => {
                 let operations: Vec<Operation> = serde_json::from_slice(body).expect("a transaction");

@@ -37,7 +37,7 @@ use compare::compare;
 use ledger::Ledger;
 use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
 use report::{Comparison, Listed, Report};
-use side::{Source, distinct, is_lockmesh, of_consul, of_lockmesh};
+use side::{Source, check_token, distinct, is_lockmesh, of_consul, of_lockmesh};
 use slices::Slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -195,6 +195,7 @@ impl Migration {
                 args.from
             )));
         }
+        check_token(&client, args.from_token_file.is_some()).await?;
         if !is_lockmesh(&target).await.map_err(of_lockmesh)? {
             return Err(CliError::failed(format!(
                 "{} is no Lockmesh agent: name one with --http-addr (CONSUL_HTTP_ADDR also names the \
@@ -382,6 +383,12 @@ async fn consul(args: &ConsulArgs) -> Result<(Client, Option<Arc<Tls>>), CliErro
         })
     });
     let token = token.transpose()?;
+    if let (Some(""), Some(file)) = (token.as_deref(), &args.from_token_file) {
+        let file = file.display();
+        return Err(CliError::failed(format!(
+            "the token file {file} is empty: write a token of Consul into it"
+        )));
+    }
     let secure = args.from.strip_prefix("https://");
     let address = Address::from_str(secure.unwrap_or(&args.from));
     let mut address = address.map_err(|error| CliError::usage(format!("--from: {error}")))?;

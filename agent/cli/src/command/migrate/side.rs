@@ -19,6 +19,9 @@ const QUERY_WAIT_TIME: Duration = Duration::from_secs(300);
 /// The prefix without a key, by which an agent is known as Lockmesh's: Consul has no such route.
 const NO_KEY: &str = "lockmesh-migrate-probe/";
 
+/// The accessor id of Consul's token for requests without one.
+const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
+
 /// Consul.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
@@ -102,6 +105,21 @@ pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
         }
         Err(Error::Refused { .. } | Error::Garbled { .. } | Error::UnknownOutcome { .. }) => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+/// Rejects a Consul with ACLs if there is no token: its lists then lack keys without notice.
+pub(super) async fn check_token(client: &Client, has_token: bool) -> Result<(), CliError> {
+    if has_token {
+        return Ok(());
+    }
+    match client.agent().token_accessor().await {
+        Ok(accessor) if accessor.as_deref() != Some(ANONYMOUS) => Ok(()),
+        Ok(_) | Err(Error::Refused { status: 403, .. }) => Err(CliError::failed(
+            "Consul has ACLs, and does not report which keys it hides from a request without a token: give \
+             one that may read all keys of the prefixes with --from-token-file FILE",
+        )),
+        Err(error) => Err(of_consul(error)),
     }
 }
 

@@ -29,6 +29,13 @@ impl Pair {
         self.folder.path().join("state")
     }
 
+    /// A file with this token.
+    fn token_file(&self, token: &str) -> PathBuf {
+        let path = self.folder.path().join("token");
+        std::fs::write(&path, token).expect("written");
+        path
+    }
+
     pub(super) fn args(&self) -> ConsulArgs {
         ConsulArgs {
             from: format!("http://127.0.0.1:{}", self.consul.port),
@@ -286,11 +293,38 @@ async fn a_filtered_list_of_consul_changes_nothing() {
     pair.migrate(&pair.args()).await.expect("it ends");
     pair.consul.world().keys.delete("a/001");
     pair.consul.world().is_filtered = true;
-    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    let args = ConsulArgs { from_token_file: Some(pair.token_file("secret\n")), ..pair.args() };
+    let mut migration = Migration::new(&args, pair.lockmesh.client()).await.expect("it begins");
     migration.retry_timeout = Duration::ZERO;
     let error = migration.copy(None).await.expect_err("entries are missing").to_string();
     assert!(error.contains("may not read all of them; give a token"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
+}
+
+#[tokio::test]
+async fn a_consul_with_acls_needs_a_token() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.consul.world().is_filtered = true;
+    for reply in [
+        (403, "ACL not found"),
+        (200, "{\"AccessorID\": \"00000000-0000-0000-0000-000000000002\", \"Policies\": []}"),
+    ] {
+        pair.consul.world().token = reply;
+        let error = pair.migrate(&pair.args()).await.expect_err("its lists may lack keys");
+        assert!(error.starts_with("Consul has ACLs") && error.contains("--from-token-file FILE"), "{error}");
+    }
+    let with = |token| ConsulArgs { from_token_file: Some(pair.token_file(token)), ..pair.args() };
+    let error = pair.migrate(&with(" \n")).await.expect_err("no token");
+    assert!(error.starts_with("the token file ") && error.contains(" is empty: write"), "{error}");
+    pair.consul.world().is_filtered = false;
+    pair.migrate(&with("secret")).await.expect("it may read the keys");
+    pair.assert_equal();
+    // The agent has a token of its own for such requests, or its version does not know the route.
+    for reply in [(200, "{\"AccessorID\": \"3c1b9df7-efd0-e821-a83e-ef87267d0882\"}"), (404, "")] {
+        pair.consul.world().token = reply;
+        pair.migrate(&pair.args()).await.expect("Consul reports what it hides");
+    }
 }
 
 #[tokio::test]
