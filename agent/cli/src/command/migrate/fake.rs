@@ -66,6 +66,7 @@ pub(super) struct World {
     /// Set if lists lack entries that the token may not read. Without a token, Consul keeps that
     /// to itself.
     pub(super) is_filtered: bool,
+    pub(super) datacenter: &'static str,
     /// The reply about the token of a request.
     pub(super) token: (u16, &'static str),
     /// The number of lists that break off after half of their bytes.
@@ -190,7 +191,7 @@ async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(Stri
 impl World {
     fn new(is_lockmesh: bool) -> Self {
         let token = (401, "ACL support disabled");
-        Self { is_lockmesh, max_results: 64, token, ..Self::default() }
+        Self { is_lockmesh, max_results: 64, token, datacenter: "dc1", ..Self::default() }
     }
 
     /// Returns `None` to close the connection without a reply.
@@ -205,6 +206,7 @@ impl World {
                 Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), None))
             }
             "/v1/acl/token/self" => Some((self.token.0, self.token.1.into(), None)),
+            "/v1/catalog/datacenters" => Some((200, format!("[{:?}]", self.datacenter).into(), None)),
             "/v1/agent/self" => Some((200, b"{}".to_vec(), None)),
             "/v1/txn" => {
                 let operations: Vec<Operation> = serde_json::from_slice(body).expect("a transaction");

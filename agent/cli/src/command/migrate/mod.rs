@@ -37,7 +37,7 @@ use compare::compare;
 use ledger::Ledger;
 use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
 use report::{Comparison, Listed, Report};
-use side::{Source, check_token, distinct, is_lockmesh, of_consul, of_lockmesh};
+use side::{Source, check_token, datacenter, distinct, is_lockmesh, of_consul, of_lockmesh};
 use slices::Slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -61,6 +61,10 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// The maximum time that a side may be unavailable.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The number of keys that a run may delete in Lockmesh without `--allow-deletes`, even if they are
+/// most of those that were copied.
+const MAX_DELETES: u64 = 10;
 
 /// The pause before a pass is repeated that lost Consul.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
@@ -106,6 +110,9 @@ struct ConsulArgs {
     /// Overwrite keys that have other values in Lockmesh
     #[arg(long, conflicts_with = "verify_only")]
     overwrite: bool,
+    /// Delete more than half of the copied keys in Lockmesh, if they were deleted in Consul
+    #[arg(long, conflicts_with = "verify_only")]
+    allow_deletes: bool,
     /// Write nothing; show what would be written
     #[arg(long, conflicts_with = "verify_only")]
     dry_run: bool,
@@ -207,9 +214,10 @@ impl Migration {
         let source = Source { client, prefixes, root: args.to_prefix.clone() };
         let writes = !args.dry_run && !args.verify_only;
         let quorum = target.operator().servers(&Read::stale()).await.map_err(of_lockmesh)?;
-        let (from, to) = (source.client.address(), quorum.cluster_id);
-        let ledger =
-            Ledger::open(&args.state, &format!("{from} to {:?} of cluster {to}", args.to_prefix), writes)?;
+        // Another Consul may have the same address some day, for instance behind a tunnel.
+        let from = format!("{} at {}", datacenter(&source.client).await?, source.client.address());
+        let to = format!("{:?} of cluster {}", args.to_prefix, quorum.cluster_id);
+        let ledger = Ledger::open(&args.state, &format!("{from} to {to}"), writes)?;
         let limits = Limits::of(&target).await?;
         let report = Report {
             from: args.from.clone(),
@@ -266,7 +274,9 @@ impl Migration {
             .into_iter()
             .chain(found.conflicts.lines(conflicts))
             .collect();
-        if complaints.is_empty() {
+        let is_suspicious = found.obsolete > MAX_DELETES && found.obsolete * 2 > found.owned;
+        let is_suspicious = is_suspicious && !self.args.allow_deletes;
+        if complaints.is_empty() && !is_suspicious {
             if let Some(notes) = notes {
                 notes.finish()?;
             }
@@ -274,6 +284,14 @@ impl Migration {
         }
         if let Some(notes) = notes {
             notes.discard()?;
+        }
+        if complaints.is_empty() {
+            return Err(CliError::failed(format!(
+                "{} of {} copied keys are not in Consul any more, and would be deleted in Lockmesh. Nothing was \
+                 written. Check that {} is the Consul from which they were copied; if they were deleted \
+                 there, use --allow-deletes",
+                found.obsolete, found.owned, self.args.from
+            )));
         }
         let advice = match (found.unfit.count, found.conflicts.count) {
             (0, _) if overwrite => "Nothing was written. Release the locks, or copy other prefixes",

@@ -123,6 +123,12 @@ pub(super) async fn check_token(client: &Client, has_token: bool) -> Result<(), 
     }
 }
 
+/// Returns the datacenter of Consul's agent, which needs no permission: it is the nearest one.
+pub(super) async fn datacenter(client: &Client) -> Result<String, CliError> {
+    let datacenters = client.catalog().datacenters().await.map_err(of_consul)?;
+    datacenters.into_iter().next().ok_or_else(|| CliError::failed("Consul knows no datacenter: see its log"))
+}
+
 /// Awaits the beginning of a list.
 pub(super) async fn begun<T>(
     client: &Client,

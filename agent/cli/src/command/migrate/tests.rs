@@ -45,6 +45,7 @@ impl Pair {
             to_prefix: String::new(),
             follow: false,
             overwrite: false,
+            allow_deletes: false,
             dry_run: false,
             verify_only: false,
             state: self.state(),
@@ -299,6 +300,37 @@ async fn a_filtered_list_of_consul_changes_nothing() {
     let error = migration.copy(None).await.expect_err("entries are missing").to_string();
     assert!(error.contains("may not read all of them; give a token"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
+}
+
+#[tokio::test]
+async fn another_consul_at_the_same_address_deletes_nothing() {
+    let pair = Pair::start().await;
+    pair.fill(30);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    pair.consul.world().datacenter = "dc2";
+    let error = pair.migrate(&pair.args()).await.expect_err("another datacenter");
+    let (from, not) = ("belongs to a migration from dc1 at 127.0.0.1:", ", not from dc2 at 127.0.0.1:");
+    assert!(error.contains(from) && error.contains(not), "{error}");
+    // The same name, but hardly any of its keys.
+    pair.consul.world().datacenter = "dc1";
+    for number in 0..16 {
+        pair.consul.world().keys.delete(&format!("a/{number:03}"));
+    }
+    let (before, state) = (pair.lockmesh.world().keys.values(), std::fs::read(pair.state()).expect("read"));
+    let error = pair.migrate(&pair.args()).await.expect_err("it is suspicious");
+    assert!(error.starts_with("16 of 30 copied keys are not in Consul any more"), "{error}");
+    assert!(error.ends_with("use --allow-deletes"), "{error}");
+    assert_eq!(pair.lockmesh.world().keys.values(), before);
+    assert_eq!(std::fs::read(pair.state()).expect("read"), state);
+    let args = ConsulArgs { allow_deletes: true, ..pair.args() };
+    assert_eq!(pair.migrate(&args).await.expect("it may").written.deleted, 16);
+    pair.assert_equal();
+    // Up to half of the keys, or a few of them.
+    for (keys, deleted) in [(16..23, 7), (23..30, 7)] {
+        pair.consul.world().keys.put(&format!("a/{deleted}"), b"", 0);
+        keys.for_each(|number| pair.consul.world().keys.delete(&format!("a/{number:03}")));
+        assert_eq!(pair.migrate(&pair.args()).await.expect("it may").written.deleted, deleted);
+    }
 }
 
 #[tokio::test]
