@@ -358,7 +358,7 @@ impl Migration {
         }
     }
 
-    /// Does one pass. If Consul is lost, the pass is continued for some time after the last write.
+    /// Does one pass. If Consul is lost, the pass is repeated for some time after the last write.
     async fn pass(&mut self) -> Result<(Vec<u64>, Listed), CliError> {
         let (mut lost_since, mut total) = (None, self.report.written.total());
         loop {
@@ -370,11 +370,12 @@ impl Migration {
                         (lost_since, total) = (None, self.report.written.total());
                     }
                     let lost_since = *lost_since.get_or_insert_with(Instant::now);
-                    if lost_since.elapsed() + RETRY_PAUSE >= self.retry_timeout {
+                    let pause = RETRY_PAUSE.min(self.retry_timeout / 2);
+                    if lost_since.elapsed() + pause >= self.retry_timeout {
                         return Err(CliError::Unreachable(text));
                     }
                     warn(&format!("{text}; trying again"));
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    tokio::time::sleep(pause).await;
                     self.ledger.recover()?;
                 }
                 done => return done,

@@ -213,12 +213,13 @@ fn check_name(key: &str) -> Result<(), String> {
     }
 }
 
-/// Describes an error of the source.
+/// Describes an error of the source. [`CliError::Unreachable`] may pass.
 pub(super) fn of_consul(error: Error) -> CliError {
     const AGAIN: &str = "run the same command again, which continues";
     match error {
+        // It has its own advice. A pass is repeated, because it may be a passing one.
         Error::Unreachable { address, source } if is_fault(&source) => {
-            CliError::failed(format!("cannot connect to Consul at {address}: {source}"))
+            CliError::Unreachable(format!("cannot connect to Consul at {address}: {source}"))
         }
         Error::Unreachable { address, source } => CliError::Unreachable(format!(
             "cannot connect to Consul at {address}: {source}; start its agent, or name another with \
@@ -244,14 +245,13 @@ pub(super) fn of_consul(error: Error) -> CliError {
     }
 }
 
-/// Describes an error of the target.
+/// Describes an error of the target. Only a new run finds out which writes of a transaction without
+/// an answer were done: none is [`CliError::Unreachable`], which a pass repeats.
 pub(super) fn of_lockmesh(error: Error) -> CliError {
-    match error.is_transient() {
-        true => {
-            CliError::Unreachable(format!("Lockmesh: {error}; run the same command again, which continues"))
-        }
-        false => CliError::failed(format!("Lockmesh: {error}")),
-    }
+    CliError::failed(match error.is_transient() {
+        true => format!("Lockmesh: {error}; run the same command again, which continues"),
+        false => format!("Lockmesh: {error}"),
+    })
 }
 
 #[cfg(test)]

@@ -154,6 +154,29 @@ async fn a_write_without_an_answer_is_not_a_conflict() {
 }
 
 #[tokio::test]
+async fn a_write_without_an_answer_is_not_forgotten_by_another_pass() {
+    let pair = Pair::start().await;
+    pair.fill(100);
+    pair.lockmesh.world().lost_answers = usize::MAX;
+    let mut lists = 0;
+    pair.consul.world().hook = Some(Box::new(move |keys| {
+        lists += 1;
+        // The pass has read it and writes it.
+        if lists == 2 {
+            keys.delete("a/001");
+        }
+    }));
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.retry_timeout = Duration::from_millis(300);
+    let error = migration.run(None).await.expect_err("all answers are lost").to_string();
+    assert!(error.starts_with("Lockmesh: no reply") && error.ends_with("which continues"), "{error}");
+    assert!(pair.lockmesh.world().keys.entries.contains_key("a/001"));
+    pair.lockmesh.world().lost_answers = 0;
+    assert_eq!(pair.migrate(&pair.args()).await.expect("it continues").written.deleted, 1);
+    pair.assert_equal();
+}
+
+#[tokio::test]
 async fn keys_of_others_are_neither_overwritten_nor_deleted() {
     let pair = Pair::start().await;
     pair.fill(3);
