@@ -3,6 +3,7 @@
 //! It has lists, transactions and conditional writes, and injectable faults. A hook runs after each
 //! list, to change data while a migration runs.
 
+use lockmesh_agent::http::go::path::cleaned;
 use lockmesh_client::shape::kv::Entry;
 use lockmesh_client::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError, TxnResult};
 use lockmesh_client::{Address, Client, Stream};
@@ -71,6 +72,8 @@ pub(super) struct World {
     pub(super) token: (u16, &'static str),
     /// The number of lists that break off after half of their bytes.
     pub(super) broken_lists: usize,
+    /// The number of lists after which the next ones get no reply.
+    pub(super) lists_before_silence: Option<usize>,
     /// The number of names after which the next lists of names break off.
     pub(super) broken_names: VecDeque<usize>,
     /// The maximum number of entries that a transaction may read.
@@ -137,6 +140,9 @@ impl Fake {
 /// A reply: status, body, and the number of its bytes after which the connection breaks.
 type Answer = (u16, Vec<u8>, Option<usize>);
 
+/// The status in place of a reply that never arrives.
+const SILENCE: u16 = 0;
+
 async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     let mut buffer = Vec::new();
     while let Some((head, body)) = request(&mut stream, &mut buffer).await {
@@ -148,6 +154,9 @@ async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
             (world.answer(verb, target, &body), world.is_filtered && has_token)
         };
         let Some((status, body, breaks_at)) = answer else { return };
+        if status == SILENCE {
+            std::future::pending::<()>().await;
+        }
         let head = format!(
             "HTTP/1.1 {status} X\r\nX-Consul-Index: 7\r\nX-Consul-Results-Filtered-By-ACLs: {is_filtered}\r\n\
              Content-Length: {}\r\n\r\n",
@@ -221,6 +230,9 @@ impl World {
                 let Some(key) = path.strip_prefix("/v1/kv/") else {
                     return Some((404, b"no route".to_vec(), None));
                 };
+                if cleaned(path).is_some() {
+                    return Some((301, Vec::new(), None));
+                }
                 if verb == "PUT" {
                     let is_written = self.keys.cas(key, body, number("flags"), number("cas"));
                     return Some((200, is_written.to_string().into_bytes(), None));
@@ -240,6 +252,12 @@ impl World {
         let found: Vec<Entry> = self.keys.entries.values().filter(selected).cloned().collect();
         if let Some(hook) = self.hook.as_mut().filter(|_| is_list) {
             hook(&mut self.keys);
+        }
+        if let Some(rest) = self.lists_before_silence.as_mut().filter(|_| is_list) {
+            if *rest == 0 {
+                return (SILENCE, Vec::new(), None);
+            }
+            *rest -= 1;
         }
         if found.is_empty() {
             return (404, Vec::new(), None);

@@ -230,17 +230,17 @@ impl Migration {
         Ok(Self { args, source, target, ledger, limits, retry_timeout: RETRY_TIMEOUT, report, began })
     }
 
-    async fn run(mut self, stop: Option<mpsc::Receiver<()>>) -> Result<Report, CliError> {
+    async fn run(mut self, mut stop: Option<mpsc::Receiver<()>>) -> Result<Report, CliError> {
         if !self.args.verify_only {
-            let found = self.plan().await?;
-            self.report.comparison = found;
+            self.report.comparison = until(&mut stop, self.plan()).await?;
         }
         if !self.args.verify_only && !self.args.dry_run {
-            self.copy(stop).await?;
+            self.copy(&mut stop).await?;
         }
         if !self.args.dry_run {
             let (source, slices) = (&self.source, self.slices());
-            self.report.comparison = compare(source, slices, &self.ledger, None, self.limits, false).await?;
+            let compared = compare(source, slices, &self.ledger, None, self.limits, false);
+            self.report.comparison = until(&mut stop, compared).await?;
         }
         if self.report.comparison.keys == 0 && self.report.written.total() == 0 {
             return Err(CliError::failed(format!(
@@ -302,7 +302,7 @@ impl Migration {
     }
 
     /// Writes differences until a pass finds none.
-    async fn copy(&mut self, mut stop: Option<mpsc::Receiver<()>>) -> Result<(), CliError> {
+    async fn copy(&mut self, stop: &mut Option<mpsc::Receiver<()>>) -> Result<(), CliError> {
         let follows = stop.is_some();
         let mut is_last = !follows;
         let mut rest = MAX_PASSES;
@@ -310,14 +310,12 @@ impl Migration {
             let (before, began) = (self.report.written.total(), Instant::now());
             // A pass that began before the signal may lack the last changes.
             let was_last = is_last;
-            let interrupted =
-                || CliError::Interrupted("interrupted; run the same command again, which continues".into());
             let (indexes, conflicts) = {
                 let mut pass = std::pin::pin!(self.pass());
                 loop {
                     tokio::select! {
                         outcome = &mut pass => break outcome?,
-                        () = requested(&mut stop) => {
+                        () = requested(stop) => {
                             if is_last {
                                 return Err(interrupted());
                             }
@@ -350,7 +348,7 @@ impl Migration {
             };
             tokio::select! {
                 () = wait => {}
-                () = requested(&mut stop) => {
+                () = requested(stop) => {
                     warn("last pass; press Ctrl-C again to stop at once");
                     is_last = true;
                 }
@@ -382,6 +380,21 @@ impl Migration {
             }
         }
     }
+}
+
+/// Does a comparison, which the first signal ends.
+async fn until<T>(
+    stop: &mut Option<mpsc::Receiver<()>>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::select! {
+        outcome = work => outcome,
+        () = requested(stop) => Err(interrupted()),
+    }
+}
+
+fn interrupted() -> CliError {
+    CliError::Interrupted("interrupted; run the same command again, which continues".into())
 }
 
 /// Waits for a signal; for ever without `--follow`.

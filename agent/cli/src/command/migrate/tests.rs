@@ -119,7 +119,7 @@ async fn a_run_continues_after_consul_was_lost() {
     migration.retry_timeout = Duration::ZERO;
     migration.plan().await.expect("no conflict");
     pair.consul.world().broken_lists = 1;
-    let error = migration.copy(None).await.expect_err("Consul is lost").to_string();
+    let error = migration.copy(&mut None).await.expect_err("Consul is lost").to_string();
     assert!(
         error.starts_with("lost Consul at ")
             && error.ends_with("run the same command again, which continues")
@@ -226,7 +226,7 @@ async fn a_key_changed_in_lockmesh_meanwhile_is_reported() {
     let report = migration.run(None).await.expect_err("a conflict").to_string();
     assert!(report.contains("1 keys have other values"), "the plan sees it again: {report}");
     let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
-    migration.copy(None).await.expect("the other key is equal");
+    migration.copy(&mut None).await.expect("the other key is equal");
     assert_eq!(pair.lockmesh.world().keys.values()["a/000"].0, b"meanwhile");
     migration.args.verify_only = true;
     let report = migration.run(None).await.expect("it ends");
@@ -320,7 +320,7 @@ async fn a_filtered_list_of_consul_changes_nothing() {
     let args = ConsulArgs { from_token_file: Some(pair.token_file("secret\n")), ..pair.args() };
     let mut migration = Migration::new(&args, pair.lockmesh.client()).await.expect("it begins");
     migration.retry_timeout = Duration::ZERO;
-    let error = migration.copy(None).await.expect_err("entries are missing").to_string();
+    let error = migration.copy(&mut None).await.expect_err("entries are missing").to_string();
     assert!(error.contains("may not read all of them; give a token"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
 }
@@ -400,7 +400,7 @@ async fn a_change_before_the_signal_is_in_the_last_passes() {
                 sender.try_send(()).expect("there is room");
             }
         }));
-        let outcome = migration.copy(Some(stop)).await;
+        let outcome = migration.copy(&mut Some(stop)).await;
         match signals {
             1 => {
                 outcome.expect("it ends");
@@ -409,6 +409,33 @@ async fn a_change_before_the_signal_is_in_the_last_passes() {
             _ => assert!(outcome.expect_err("at once").to_string().starts_with("interrupted; run")),
         }
     }
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_comparison() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    // The list of the first comparison, and that of the last one.
+    for (at, passes) in [(1, 0), (4, 2)] {
+        let migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+        let (sender, stop) = mpsc::channel(1);
+        let mut lists = 0;
+        pair.consul.world().lists_before_silence = Some(at - 1);
+        pair.consul.world().hook = Some(Box::new(move |_| {
+            lists += 1;
+            if lists == at || passes > 0 && lists == 2 {
+                sender.try_send(()).expect("there is room");
+            }
+        }));
+        let error = migration.run(Some(stop)).await.expect_err("it is interrupted").to_string();
+        assert!(error.starts_with("interrupted; run the same command again"), "{error}");
+        let copied = pair.lockmesh.world().keys.entries.len();
+        assert_eq!(copied, if passes == 0 { 0 } else { 3 });
+    }
+    pair.consul.world().hook = None;
+    pair.consul.world().lists_before_silence = None;
+    pair.migrate(&pair.args()).await.expect("it continues");
+    pair.assert_equal();
 }
 
 #[tokio::test]
@@ -431,7 +458,7 @@ async fn a_locked_key_is_neither_updated_nor_deleted() {
     migration.plan().await.expect("all are equal");
     pair.consul.world().keys.put("a/001", b"newer", 0);
     pair.consul.world().keys.delete("a/002");
-    migration.copy(None).await.expect("it ends");
+    migration.copy(&mut None).await.expect("it ends");
     drop(migration);
     let values = pair.lockmesh.world().keys.values();
     assert_eq!((&values["a/001"].0[..], &values["a/002"].0[..]), (&b"v1"[..], &b"v2"[..]));
@@ -487,10 +514,21 @@ async fn entries_that_exceed_the_limit_of_a_reply_are_read_in_smaller_slices() {
     let pair = Pair::start().await;
     pair.fill(200);
     pair.migrate(&pair.args()).await.expect("it ends");
-    for most in [1, 5] {
+    for most in [0, 1, 5] {
         pair.lockmesh.world().max_results = most;
         let found = pair.migrate(&pair.args()).await.expect("it ends").comparison;
         assert_eq!((found.equal, found.differing.count), (200, 0));
+    }
+}
+
+#[tokio::test]
+async fn keys_of_lockmesh_that_no_path_can_name_are_read() {
+    for key in ["a//x", "a/../y", "a/./z"] {
+        let pair = Pair::start().await;
+        pair.fill(1);
+        pair.lockmesh.world().keys.put(key, b"", 0);
+        let found = pair.migrate(&pair.args()).await.expect("it ends").comparison;
+        assert_eq!((found.equal, found.only_in_lockmesh.keys[0].key.as_str()), (1, key));
     }
 }
 
