@@ -62,6 +62,8 @@ impl Keys {
 pub(super) struct World {
     pub(super) keys: Keys,
     is_lockmesh: bool,
+    /// The reply to each request, of a proxy for instance.
+    pub(super) proxy: Option<(u16, &'static str)>,
     /// The reply to each list.
     pub(super) refusal: Option<(u16, &'static str)>,
     /// Set if lists lack entries that the token may not read. Without a token, Consul keeps that
@@ -209,6 +211,9 @@ impl World {
         let parameter =
             |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or_default();
+        if let Some((status, text)) = self.proxy {
+            return Some((status, text.into(), None));
+        }
         match path {
             "/v1/lockmesh/locks" if self.is_lockmesh => Some((200, b"[]".to_vec(), None)),
             "/v1/lockmesh/servers" if self.is_lockmesh => {

@@ -31,7 +31,7 @@ mod transfer;
 
 use super::context::Context;
 use super::error::CliError;
-use super::kv::limits::Limits;
+use super::kv::limits::{Limits, check_key};
 use super::output::warn;
 use compare::compare;
 use ledger::Ledger;
@@ -86,7 +86,8 @@ enum Command {
 /// Copies keys with values and flags, follows changes until both sides are equal, and compares all
 /// keys. Keys that have other values in Lockmesh are listed and nothing is written. If it is
 /// interrupted, run the same command again. Sessions, locks, services and checks are not copied.
-/// The exit code is 0 only if both sides are equal.
+/// The exit code is 0 if no key differs, and with --dry-run if nothing prevents the copy. Keys that
+/// are only in Lockmesh are listed and do not count.
 #[derive(clap::Args, Clone, Debug)]
 struct ConsulArgs {
     /// Address of a Consul agent: `http://host:port`, `https://host:port`, `host:port` or
@@ -130,7 +131,7 @@ struct ConsulArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The two sides differ, or one of them failed. A part may be copied; the command may be repeated.
+/// Keys differ, or one of the sides failed. A part may be copied; the command may be repeated.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Command::Consul(args) = args.command;
     let stop = if args.follow { Some(stop_signals()?) } else { None };
@@ -140,7 +141,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     verdict(&report, &args)
 }
 
-/// The exit code, or the reason why the two sides are not equal.
+/// The exit code, or the number of keys that differ.
 fn verdict(report: &Report, args: &ConsulArgs) -> Result<ExitCode, CliError> {
     let count = report.comparison.differing.count;
     if report.dry_run || count == 0 {
@@ -186,6 +187,10 @@ struct Migration {
 impl Migration {
     /// Checks both sides.
     async fn new(args: &ConsulArgs, target: Client) -> Result<Self, CliError> {
+        let prefixes = distinct(&args.prefixes);
+        for prefix in &prefixes {
+            check_key(prefix).map_err(|defect| CliError::usage(format!("--prefix: {prefix:?} {defect}")))?;
+        }
         let (client, tls) = consul(args).await?;
         let rejection = || tls.as_ref().and_then(|tls| tls.rejection());
         let is_ours = is_lockmesh(&client).await.map_err(|error| match (error, rejection()) {
@@ -210,7 +215,6 @@ impl Migration {
                 target.address()
             )));
         }
-        let prefixes = distinct(&args.prefixes);
         let source = Source { client, prefixes, root: args.to_prefix.clone() };
         let writes = !args.dry_run && !args.verify_only;
         let quorum = target.operator().servers(&Read::stale()).await.map_err(of_lockmesh)?;

@@ -100,9 +100,7 @@ impl Source {
 pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
     match client.operator().locks(NO_KEY, &Read::stale()).await {
         Ok(_) => Ok(true),
-        Err(Error::Refused { status: 401 | 403, .. }) => {
-            Err(Error::Refused { status: 403, text: "the token was refused".into() })
-        }
+        Err(error @ Error::Refused { status: 401 | 403, .. }) => Err(error),
         Err(Error::Refused { .. } | Error::Garbled { .. } | Error::UnknownOutcome { .. }) => Ok(false),
         Err(error) => Err(error),
     }
@@ -231,6 +229,11 @@ pub(super) fn of_consul(error: Error) -> CliError {
         Error::Refused { status: 400, text } if text.contains("HTTPS") => {
             CliError::failed(format!("Consul: {}; write https:// in --from", text.trim_end_matches('.')))
         }
+        // The lists have no other redirects: `--prefix` names no path that needs one.
+        Error::Refused { status: status @ (301 | 302 | 303 | 307 | 308), .. } => CliError::failed(format!(
+            "Consul's address redirects ({status}): write https:// in --from, or name the HTTP address of a \
+             Consul agent"
+        )),
         Error::Refused { status: status @ (401 | 403), text } => CliError::failed(format!(
             "Consul refused to list the keys ({status}): {text}; give a token that may read them with \
              --from-token-file FILE"

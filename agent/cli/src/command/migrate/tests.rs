@@ -285,6 +285,19 @@ async fn errors_say_what_to_do() {
     pair.consul.world().refusal = Some((403, "Permission denied"));
     let error = pair.migrate(&pair.args()).await.expect_err("no permission");
     assert!(error.contains("(403): Permission denied; give a token"), "{error}");
+    for status in [301, 302, 307, 308] {
+        pair.consul.world().proxy = Some((status, ""));
+        let error = pair.migrate(&pair.args()).await.expect_err("a redirect");
+        assert!(error.ends_with("write https:// in --from, or name the HTTP address of a Consul agent"));
+    }
+    pair.consul.world().proxy = None;
+    let unnamed = ConsulArgs { prefixes: vec!["a//".into()], ..pair.args() };
+    let error = pair.migrate(&unnamed).await.expect_err("no path");
+    assert!(error.starts_with("--prefix: \"a//\" begins with a slash, or has an empty part"), "{error}");
+    pair.lockmesh.world().proxy = Some((403, "ACLs are not implemented"));
+    let error = pair.migrate(&pair.args()).await.expect_err("the token is refused");
+    assert_eq!(error, "Lockmesh: refused (403): ACLs are not implemented");
+    pair.lockmesh.world().proxy = None;
     let socket = ConsulArgs { from: "https:///run/consul.sock".into(), ..pair.args() };
     let error = pair.migrate(&socket).await.expect_err("no host");
     assert!(error.contains("https:// needs a host"), "{error}");

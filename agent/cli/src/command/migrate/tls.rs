@@ -372,7 +372,7 @@ mod tests {
         let args = ConsulArgs { from: plain, tls: authority.with_ca(), ..pair.args() };
         let error = pair.migrate(&args).await.expect_err("no TLS");
         assert!(error.contains("the port does not speak TLS: write http:// in --from"), "{error}");
-        pair.consul.world().refusal = Some((400, "Client sent an HTTP request to an HTTPS server."));
+        pair.consul.world().proxy = Some((400, "Client sent an HTTP request to an HTTPS server."));
         let error = pair.migrate(&pair.args()).await.expect_err("TLS is needed");
         assert!(error.contains("HTTPS server; write https:// in --from"), "{error}");
         let args = ConsulArgs { tls: authority.with_ca(), ..pair.args() };
