@@ -1,12 +1,12 @@
 //! Requests about the agent itself, and its own services and checks.
 
-use crate::client::{Client, Target};
+use crate::client::{Client, Target, accept};
 use crate::connection::{Download, Outgoing, Verb, unstalled};
 use crate::error::Error;
 use crate::shape::agent::{AgentSelf, CheckUpdate, Member, Metrics, NewCheck, NewService, Service};
 use crate::shape::health::Check;
 use bytes::Bytes;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Requests about the agent itself. See [`Client::agent`].
@@ -21,6 +21,13 @@ pub struct Agent<'a> {
 pub struct Monitor<'a> {
     client: &'a Client,
     download: Download,
+}
+
+/// A token of Consul. Lockmesh has none.
+#[derive(Deserialize)]
+struct AclToken {
+    #[serde(rename = "AccessorID")]
+    accessor_id: String,
 }
 
 impl Client {
@@ -61,6 +68,20 @@ impl<'a> Agent<'a> {
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn describe(&self) -> Result<AgentSelf, Error> {
         Ok(self.client.read(Target::new("/v1/agent/self")).await?.value)
+    }
+
+    /// Returns the accessor id of the token that a Consul agent uses for this client; `None` if it
+    /// has no ACLs.
+    ///
+    /// # Errors
+    /// A read changes nothing. [`Error::Refused`] with 403: there are ACLs, and no such token.
+    pub async fn token_accessor(&self) -> Result<Option<String>, Error> {
+        let reply = self.client.send(Verb::Get, Target::new("/v1/acl/token/self"), Bytes::new()).await?;
+        let is_disabled = reply.status == 401 && reply.text().contains("ACL support disabled");
+        if is_disabled || reply.status == 404 {
+            return Ok(None);
+        }
+        Ok(Some(self.client.parse::<AclToken>(&accept(reply)?)?.accessor_id))
     }
 
     /// Returns `true` if the agent can serve requests: a leader is known and the agent is

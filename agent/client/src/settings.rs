@@ -41,19 +41,20 @@ impl Settings {
     /// Reads `LOCKMESH_HTTP_ADDR` and `LOCKMESH_HTTP_TOKEN`; their `CONSUL_` counterparts are the
     /// fallback.
     ///
-    /// With `LOCKMESH_HTTP_ADDR` set, Consul's other settings refer to another service and are
-    /// ignored. Without it, settings that require TLS return an error that names them. An empty
-    /// variable counts as absent.
+    /// With `LOCKMESH_HTTP_ADDR` set, Consul's settings, its token included, refer to another
+    /// service and are ignored. Without it, settings that require TLS return an error that names
+    /// them. An empty variable counts as absent.
     ///
     /// # Errors
     /// [`Error::Settings`] names the variable and the correction.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let lookup = |name: &str| lookup(name).filter(|value| !value.is_empty());
-        let address = match lookup("LOCKMESH_HTTP_ADDR") {
-            Some(text) => named("LOCKMESH_HTTP_ADDR", &text)?,
-            None => consul_address(&lookup)?,
-        };
-        let token = match lookup("LOCKMESH_HTTP_TOKEN").or_else(|| lookup("CONSUL_HTTP_TOKEN")) {
+        let token = lookup("LOCKMESH_HTTP_TOKEN");
+        if let Some(text) = lookup("LOCKMESH_HTTP_ADDR") {
+            return Ok(Self { address: named("LOCKMESH_HTTP_ADDR", &text)?, token });
+        }
+        let address = consul_address(&lookup)?;
+        let token = match token.or_else(|| lookup("CONSUL_HTTP_TOKEN")) {
             Some(token) => Some(token),
             None => lookup("CONSUL_HTTP_TOKEN_FILE").map(|path| read_token(&path)).transpose()?,
         };
@@ -195,10 +196,15 @@ mod tests {
             ("LOCKMESH_HTTP_ADDR", "unix:///l"),
             ("CONSUL_HTTP_ADDR", "https://elsewhere"),
             ("CONSUL_CACERT", "/ca.pem"),
-            ("CONSUL_HTTP_TOKEN", "t"),
+            ("CONSUL_HTTP_TOKEN", "theirs"),
+            ("CONSUL_HTTP_TOKEN_FILE", "/nowhere"),
         ]);
         let found = found.expect("Consul's settings are about another service");
-        assert_eq!(found, Settings { address: Address::Unix("/l".into()), token: Some("t".into()) });
+        assert_eq!(found, Settings { address: Address::Unix("/l".into()), token: None });
+        let theirs = settings(&[("CONSUL_HTTP_ADDR", "h:1"), ("CONSUL_HTTP_TOKEN", "theirs")]);
+        assert_eq!(theirs.expect("it is good").token.as_deref(), Some("theirs"));
+        let ours = [("LOCKMESH_HTTP_ADDR", "h:1"), ("LOCKMESH_HTTP_TOKEN", "ours")];
+        assert_eq!(settings(&ours).expect("it is good").token.as_deref(), Some("ours"));
         assert_eq!(settings(&[("CONSUL_HTTP_ADDR", "")]).expect("empty is absent"), Settings::default());
     }
 

@@ -45,6 +45,8 @@ fn options(
         Some(name.split('=').next().unwrap_or(name).into())
     };
     let (command, candidates) = match command {
+        // Its options for TLS are like Consul's.
+        "migrate" => return Vec::new(),
         "" | "agent" | "server" => ("agent", arguments),
         other => (other, std::slice::from_ref(&rejected)),
     };
@@ -107,6 +109,8 @@ mod tests {
             let text = understood(line).expect_err("it makes no sense").to_string();
             assert!(!text.contains("Consul"), "{text}");
         }
+        let text = understood(&["migrate", "consul", "-ca-path", "d"]).expect_err("it is a file").to_string();
+        assert!(text.contains("'--ca-path'") && !text.contains("socket"), "{text}");
         let text = understood(&["-http-addr", "h:1", "nonsense"]).expect_err("it makes no sense").to_string();
         assert!(text.contains("unrecognized subcommand 'nonsense'"), "{text}");
     }

@@ -29,6 +29,9 @@ pub struct ConnectionArgs {
     #[arg(long, value_name = "ADDR", global = true, help_heading = HEADING)]
     http_addr: Option<String>,
     /// Token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
+    ///
+    /// The token of Consul's variables is not sent to the address of --http-addr or
+    /// LOCKMESH_HTTP_ADDR.
     #[arg(long, value_name = "TOKEN", global = true, help_heading = HEADING)]
     token: Option<String>,
     /// File with the token [env: CONSUL_HTTP_TOKEN_FILE]
@@ -176,6 +179,7 @@ mod tests {
         let variables = [("CONSUL_HTTP_TOKEN", "t")];
         let token = |arguments| context(arguments, &variables, false).expect("it is good").token;
         assert_eq!(token(ConnectionArgs::default()).as_deref(), Some("t"));
+        assert_eq!(token(flag("h:1")), None, "the token of Consul is for another service");
         let by_file = ConnectionArgs { token_file: Some(file.path().into()), ..ConnectionArgs::default() };
         assert_eq!(token(by_file).as_deref(), Some("secret"));
         let by_flag = ConnectionArgs { token: Some("f".into()), ..ConnectionArgs::default() };

@@ -82,6 +82,7 @@ impl Judge<'_> {
             return record;
         }
         let claim = entry.as_ref().and_then(|entry| self.claim(entry, record.as_ref()));
+        found.owned += u64::from(claim == Some(Claim::Copied));
         let noted = |entry: &Entry, source: u64, claim: Claim| {
             let print = print_of(entry);
             // The index of a locked entry must not permit a write: its condition fails, and the

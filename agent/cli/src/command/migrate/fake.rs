@@ -3,6 +3,7 @@
 //! It has lists, transactions and conditional writes, and injectable faults. A hook runs after each
 //! list, to change data while a migration runs.
 
+use lockmesh_agent::http::go::path::cleaned;
 use lockmesh_client::shape::kv::Entry;
 use lockmesh_client::shape::txn::{KvOperation, Operation, TxnAnswer, TxnError, TxnResult};
 use lockmesh_client::{Address, Client, Stream};
@@ -61,12 +62,20 @@ impl Keys {
 pub(super) struct World {
     pub(super) keys: Keys,
     is_lockmesh: bool,
+    /// The reply to each request, of a proxy for instance.
+    pub(super) proxy: Option<(u16, &'static str)>,
     /// The reply to each list.
     pub(super) refusal: Option<(u16, &'static str)>,
-    /// Set if lists lack entries that the token may not read.
+    /// Set if lists lack entries that the token may not read. Without a token, Consul keeps that
+    /// to itself.
     pub(super) is_filtered: bool,
+    pub(super) datacenter: &'static str,
+    /// The reply about the token of a request.
+    pub(super) token: (u16, &'static str),
     /// The number of lists that break off after half of their bytes.
     pub(super) broken_lists: usize,
+    /// The number of lists after which the next ones get no reply.
+    pub(super) lists_before_silence: Option<usize>,
     /// The number of names after which the next lists of names break off.
     pub(super) broken_names: VecDeque<usize>,
     /// The maximum number of entries that a transaction may read.
@@ -101,7 +110,7 @@ impl Fake {
     pub(super) async fn with_tls(is_lockmesh: bool, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let world = Arc::new(Mutex::new(World { is_lockmesh, max_results: 64, ..World::default() }));
+        let world = Arc::new(Mutex::new(World::new(is_lockmesh)));
         let shared = Arc::clone(&world);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -133,14 +142,23 @@ impl Fake {
 /// A reply: status, body, and the number of its bytes after which the connection breaks.
 type Answer = (u16, Vec<u8>, Option<usize>);
 
+/// The status in place of a reply that never arrives.
+const SILENCE: u16 = 0;
+
 async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     let mut buffer = Vec::new();
-    while let Some((verb, target, body)) = request(&mut stream, &mut buffer).await {
+    while let Some((head, body)) = request(&mut stream, &mut buffer).await {
+        let mut words = head.split(' ');
+        let (verb, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let has_token = head.to_ascii_lowercase().contains("\r\nx-consul-token: ");
         let (answer, is_filtered) = {
             let mut world = world.lock().expect("no test panicked");
-            (world.answer(&verb, &target, &body), world.is_filtered)
+            (world.answer(verb, target, &body), world.is_filtered && has_token)
         };
         let Some((status, body, breaks_at)) = answer else { return };
+        if status == SILENCE {
+            std::future::pending::<()>().await;
+        }
         let head = format!(
             "HTTP/1.1 {status} X\r\nX-Consul-Index: 7\r\nX-Consul-Results-Filtered-By-ACLs: {is_filtered}\r\n\
              Content-Length: {}\r\n\r\n",
@@ -154,8 +172,8 @@ async fn serve(mut stream: impl Stream, world: Arc<Mutex<World>>) {
     }
 }
 
-/// Reads a request: verb, target and body.
-async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(String, String, Vec<u8>)> {
+/// Reads a request: head and body.
+async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
     loop {
         if let Some(end) = buffer.windows(4).position(|window| window == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&buffer[..end]).into_owned();
@@ -167,8 +185,7 @@ async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(Stri
             if buffer.len() >= whole {
                 let body = buffer[end + 4..whole].to_vec();
                 buffer.drain(..whole);
-                let mut words = head.split(' ');
-                return Some((words.next()?.into(), words.next()?.into(), body));
+                return Some((head, body));
             }
         }
         // A handshake of TLS.
@@ -183,17 +200,27 @@ async fn request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<(Stri
 }
 
 impl World {
+    fn new(is_lockmesh: bool) -> Self {
+        let token = (401, "ACL support disabled");
+        Self { is_lockmesh, max_results: 64, token, datacenter: "dc1", ..Self::default() }
+    }
+
     /// Returns `None` to close the connection without a reply.
     fn answer(&mut self, verb: &str, target: &str, body: &[u8]) -> Option<Answer> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let parameter =
             |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         let number = |name: &str| parameter(name).and_then(|text| text.parse().ok()).unwrap_or_default();
+        if let Some((status, text)) = self.proxy {
+            return Some((status, text.into(), None));
+        }
         match path {
             "/v1/lockmesh/locks" if self.is_lockmesh => Some((200, b"[]".to_vec(), None)),
             "/v1/lockmesh/servers" if self.is_lockmesh => {
                 Some((200, b"{\"ClusterID\":\"c1\"}".to_vec(), None))
             }
+            "/v1/acl/token/self" => Some((self.token.0, self.token.1.into(), None)),
+            "/v1/catalog/datacenters" => Some((200, format!("[{:?}]", self.datacenter).into(), None)),
             "/v1/agent/self" => Some((200, b"{}".to_vec(), None)),
             "/v1/txn" => {
                 let operations: Vec<Operation> = serde_json::from_slice(body).expect("a transaction");
@@ -208,6 +235,9 @@ impl World {
                 let Some(key) = path.strip_prefix("/v1/kv/") else {
                     return Some((404, b"no route".to_vec(), None));
                 };
+                if cleaned(path).is_some() {
+                    return Some((301, Vec::new(), None));
+                }
                 if verb == "PUT" {
                     let is_written = self.keys.cas(key, body, number("flags"), number("cas"));
                     return Some((200, is_written.to_string().into_bytes(), None));
@@ -227,6 +257,12 @@ impl World {
         let found: Vec<Entry> = self.keys.entries.values().filter(selected).cloned().collect();
         if let Some(hook) = self.hook.as_mut().filter(|_| is_list) {
             hook(&mut self.keys);
+        }
+        if let Some(rest) = self.lists_before_silence.as_mut().filter(|_| is_list) {
+            if *rest == 0 {
+                return (SILENCE, Vec::new(), None);
+            }
+            *rest -= 1;
         }
         if found.is_empty() {
             return (404, Vec::new(), None);

@@ -16,7 +16,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The beginning of the first line, which ends with both sides of the migration.
-const TITLE: &str = "lockmesh migrate consul 1 ";
+const TITLE: &str = "lockmesh migrate consul 2 ";
+
+/// The same without Consul's datacenter.
+const OLD_TITLE: &str = "lockmesh migrate consul 1 ";
 
 /// The reason why this migration may change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,10 +192,15 @@ impl Ledger {
         let title = read_line(&mut file).map_err(|error| self.failed(error))?;
         let Some(title) = title.filter(|title| *title != self.title) else { return Ok(file) };
         let path = self.path.display();
+        let mine = self.title.trim_start_matches(TITLE);
         Err(CliError::failed(match title.strip_prefix(TITLE) {
             Some(other) => format!(
-                "the state file {path} belongs to a migration from {other}: continue with the same sides and \
-                 --to-prefix, or choose another file with --state"
+                "the state file {path} belongs to a migration from {other}, not from {mine}: continue with \
+                 the same sides and --to-prefix, or choose another file with --state"
+            ),
+            None if title.starts_with(OLD_TITLE) => format!(
+                "the state file {path} of an older version does not name Consul's datacenter: choose another \
+                 with --state; keys that were deleted in Consul since the last run stay in Lockmesh"
             ),
             None => format!("{path} is no state file of a migration: choose another with --state"),
         }))
@@ -355,7 +363,10 @@ mod tests {
         assert!(busy.starts_with("another migration uses"), "{busy}");
         drop(ledger);
         let other = Ledger::open(&path, "b:1", true).expect_err("another source").to_string();
-        assert!(other.contains("belongs to a migration from a:1: continue with the same sides"), "{other}");
+        assert!(other.contains("belongs to a migration from a:1, not from b:1: continue with"), "{other}");
+        std::fs::write(&path, "lockmesh migrate consul 1 a:1\n").expect("written");
+        let older = Ledger::open(&path, "a:1", true).expect_err("no datacenter").to_string();
+        assert!(older.contains("of an older version") && older.contains("choose another with"), "{older}");
         std::fs::write(&path, "x\n").expect("written");
         let foreign = Ledger::open(&path, "a:1", false).expect_err("no state file").to_string();
         assert!(foreign.contains("is no state file"), "{foreign}");

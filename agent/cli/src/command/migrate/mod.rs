@@ -31,13 +31,13 @@ mod transfer;
 
 use super::context::Context;
 use super::error::CliError;
-use super::kv::limits::Limits;
+use super::kv::limits::{Limits, check_key};
 use super::output::warn;
 use compare::compare;
 use ledger::Ledger;
 use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
 use report::{Comparison, Listed, Report};
-use side::{Source, distinct, is_lockmesh, of_consul, of_lockmesh};
+use side::{Source, check_token, datacenter, distinct, is_lockmesh, of_consul, of_lockmesh};
 use slices::Slices;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,6 +62,10 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum time that a side may be unavailable.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The number of keys that a run may delete in Lockmesh without `--allow-deletes`, even if they are
+/// most of those that were copied.
+const MAX_DELETES: u64 = 10;
+
 /// The pause before a pass is repeated that lost Consul.
 const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
@@ -82,7 +86,8 @@ enum Command {
 /// Copies keys with values and flags, follows changes until both sides are equal, and compares all
 /// keys. Keys that have other values in Lockmesh are listed and nothing is written. If it is
 /// interrupted, run the same command again. Sessions, locks, services and checks are not copied.
-/// The exit code is 0 only if both sides are equal.
+/// The exit code is 0 if no key differs, and with --dry-run if nothing prevents the copy. Keys that
+/// are only in Lockmesh are listed and do not count.
 #[derive(clap::Args, Clone, Debug)]
 struct ConsulArgs {
     /// Address of a Consul agent: `http://host:port`, `https://host:port`, `host:port` or
@@ -106,6 +111,9 @@ struct ConsulArgs {
     /// Overwrite keys that have other values in Lockmesh
     #[arg(long, conflicts_with = "verify_only")]
     overwrite: bool,
+    /// Delete more than half of the copied keys in Lockmesh, if they were deleted in Consul
+    #[arg(long, conflicts_with = "verify_only")]
+    allow_deletes: bool,
     /// Write nothing; show what would be written
     #[arg(long, conflicts_with = "verify_only")]
     dry_run: bool,
@@ -123,7 +131,7 @@ struct ConsulArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// The two sides differ, or one of them failed. A part may be copied; the command may be repeated.
+/// Keys differ, or one of the sides failed. A part may be copied; the command may be repeated.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Command::Consul(args) = args.command;
     let stop = if args.follow { Some(stop_signals()?) } else { None };
@@ -133,7 +141,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     verdict(&report, &args)
 }
 
-/// The exit code, or the reason why the two sides are not equal.
+/// The exit code, or the number of keys that differ.
 fn verdict(report: &Report, args: &ConsulArgs) -> Result<ExitCode, CliError> {
     let count = report.comparison.differing.count;
     if report.dry_run || count == 0 {
@@ -179,6 +187,10 @@ struct Migration {
 impl Migration {
     /// Checks both sides.
     async fn new(args: &ConsulArgs, target: Client) -> Result<Self, CliError> {
+        let prefixes = distinct(&args.prefixes);
+        for prefix in &prefixes {
+            check_key(prefix).map_err(|defect| CliError::usage(format!("--prefix: {prefix:?} {defect}")))?;
+        }
         let (client, tls) = consul(args).await?;
         let rejection = || tls.as_ref().and_then(|tls| tls.rejection());
         let is_ours = is_lockmesh(&client).await.map_err(|error| match (error, rejection()) {
@@ -195,6 +207,7 @@ impl Migration {
                 args.from
             )));
         }
+        check_token(&client, args.from_token_file.is_some()).await?;
         if !is_lockmesh(&target).await.map_err(of_lockmesh)? {
             return Err(CliError::failed(format!(
                 "{} is no Lockmesh agent: name one with --http-addr (CONSUL_HTTP_ADDR also names the \
@@ -202,13 +215,13 @@ impl Migration {
                 target.address()
             )));
         }
-        let prefixes = distinct(&args.prefixes);
         let source = Source { client, prefixes, root: args.to_prefix.clone() };
         let writes = !args.dry_run && !args.verify_only;
         let quorum = target.operator().servers(&Read::stale()).await.map_err(of_lockmesh)?;
-        let (from, to) = (source.client.address(), quorum.cluster_id);
-        let ledger =
-            Ledger::open(&args.state, &format!("{from} to {:?} of cluster {to}", args.to_prefix), writes)?;
+        // Another Consul may have the same address some day, for instance behind a tunnel.
+        let from = format!("{} at {}", datacenter(&source.client).await?, source.client.address());
+        let to = format!("{:?} of cluster {}", args.to_prefix, quorum.cluster_id);
+        let ledger = Ledger::open(&args.state, &format!("{from} to {to}"), writes)?;
         let limits = Limits::of(&target).await?;
         let report = Report {
             from: args.from.clone(),
@@ -221,17 +234,17 @@ impl Migration {
         Ok(Self { args, source, target, ledger, limits, retry_timeout: RETRY_TIMEOUT, report, began })
     }
 
-    async fn run(mut self, stop: Option<mpsc::Receiver<()>>) -> Result<Report, CliError> {
+    async fn run(mut self, mut stop: Option<mpsc::Receiver<()>>) -> Result<Report, CliError> {
         if !self.args.verify_only {
-            let found = self.plan().await?;
-            self.report.comparison = found;
+            self.report.comparison = until(&mut stop, self.plan()).await?;
         }
         if !self.args.verify_only && !self.args.dry_run {
-            self.copy(stop).await?;
+            self.copy(&mut stop).await?;
         }
         if !self.args.dry_run {
             let (source, slices) = (&self.source, self.slices());
-            self.report.comparison = compare(source, slices, &self.ledger, None, self.limits, false).await?;
+            let compared = compare(source, slices, &self.ledger, None, self.limits, false);
+            self.report.comparison = until(&mut stop, compared).await?;
         }
         if self.report.comparison.keys == 0 && self.report.written.total() == 0 {
             return Err(CliError::failed(format!(
@@ -265,7 +278,9 @@ impl Migration {
             .into_iter()
             .chain(found.conflicts.lines(conflicts))
             .collect();
-        if complaints.is_empty() {
+        let is_suspicious = found.obsolete > MAX_DELETES && found.obsolete * 2 > found.owned;
+        let is_suspicious = is_suspicious && !self.args.allow_deletes;
+        if complaints.is_empty() && !is_suspicious {
             if let Some(notes) = notes {
                 notes.finish()?;
             }
@@ -273,6 +288,14 @@ impl Migration {
         }
         if let Some(notes) = notes {
             notes.discard()?;
+        }
+        if complaints.is_empty() {
+            return Err(CliError::failed(format!(
+                "{} of {} copied keys are not in Consul any more, and would be deleted in Lockmesh. Nothing was \
+                 written. Check that {} is the Consul from which they were copied; if they were deleted \
+                 there, use --allow-deletes",
+                found.obsolete, found.owned, self.args.from
+            )));
         }
         let advice = match (found.unfit.count, found.conflicts.count) {
             (0, _) if overwrite => "Nothing was written. Release the locks, or copy other prefixes",
@@ -283,7 +306,7 @@ impl Migration {
     }
 
     /// Writes differences until a pass finds none.
-    async fn copy(&mut self, mut stop: Option<mpsc::Receiver<()>>) -> Result<(), CliError> {
+    async fn copy(&mut self, stop: &mut Option<mpsc::Receiver<()>>) -> Result<(), CliError> {
         let follows = stop.is_some();
         let mut is_last = !follows;
         let mut rest = MAX_PASSES;
@@ -291,14 +314,12 @@ impl Migration {
             let (before, began) = (self.report.written.total(), Instant::now());
             // A pass that began before the signal may lack the last changes.
             let was_last = is_last;
-            let interrupted =
-                || CliError::Interrupted("interrupted; run the same command again, which continues".into());
             let (indexes, conflicts) = {
                 let mut pass = std::pin::pin!(self.pass());
                 loop {
                     tokio::select! {
                         outcome = &mut pass => break outcome?,
-                        () = requested(&mut stop) => {
+                        () = requested(stop) => {
                             if is_last {
                                 return Err(interrupted());
                             }
@@ -331,7 +352,7 @@ impl Migration {
             };
             tokio::select! {
                 () = wait => {}
-                () = requested(&mut stop) => {
+                () = requested(stop) => {
                     warn("last pass; press Ctrl-C again to stop at once");
                     is_last = true;
                 }
@@ -339,7 +360,7 @@ impl Migration {
         }
     }
 
-    /// Does one pass. If Consul is lost, the pass is continued for some time after the last write.
+    /// Does one pass. If Consul is lost, the pass is repeated for some time after the last write.
     async fn pass(&mut self) -> Result<(Vec<u64>, Listed), CliError> {
         let (mut lost_since, mut total) = (None, self.report.written.total());
         loop {
@@ -351,17 +372,33 @@ impl Migration {
                         (lost_since, total) = (None, self.report.written.total());
                     }
                     let lost_since = *lost_since.get_or_insert_with(Instant::now);
-                    if lost_since.elapsed() + RETRY_PAUSE >= self.retry_timeout {
+                    let pause = RETRY_PAUSE.min(self.retry_timeout / 2);
+                    if lost_since.elapsed() + pause >= self.retry_timeout {
                         return Err(CliError::Unreachable(text));
                     }
                     warn(&format!("{text}; trying again"));
-                    tokio::time::sleep(RETRY_PAUSE).await;
+                    tokio::time::sleep(pause).await;
                     self.ledger.recover()?;
                 }
                 done => return done,
             }
         }
     }
+}
+
+/// Does a comparison, which the first signal ends.
+async fn until<T>(
+    stop: &mut Option<mpsc::Receiver<()>>,
+    work: impl Future<Output = Result<T, CliError>>,
+) -> Result<T, CliError> {
+    tokio::select! {
+        outcome = work => outcome,
+        () = requested(stop) => Err(interrupted()),
+    }
+}
+
+fn interrupted() -> CliError {
+    CliError::Interrupted("interrupted; run the same command again, which continues".into())
 }
 
 /// Waits for a signal; for ever without `--follow`.
@@ -382,6 +419,12 @@ async fn consul(args: &ConsulArgs) -> Result<(Client, Option<Arc<Tls>>), CliErro
         })
     });
     let token = token.transpose()?;
+    if let (Some(""), Some(file)) = (token.as_deref(), &args.from_token_file) {
+        let file = file.display();
+        return Err(CliError::failed(format!(
+            "the token file {file} is empty: write a token of Consul into it"
+        )));
+    }
     let secure = args.from.strip_prefix("https://");
     let address = Address::from_str(secure.unwrap_or(&args.from));
     let mut address = address.map_err(|error| CliError::usage(format!("--from: {error}")))?;

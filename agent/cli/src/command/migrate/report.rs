@@ -65,6 +65,9 @@ pub(super) struct Comparison {
     pub(super) missing: u64,
     pub(super) outdated: u64,
     pub(super) obsolete: u64,
+    /// Keys in Lockmesh that the migration wrote.
+    #[serde(skip)]
+    pub(super) owned: u64,
     /// Keys that differ, with the reason: all of the above, conflicts, and keys that do not fit.
     pub(super) differing: Listed,
     /// Keys that differ, and that this migration did not write.

@@ -19,6 +19,9 @@ const QUERY_WAIT_TIME: Duration = Duration::from_secs(300);
 /// The prefix without a key, by which an agent is known as Lockmesh's: Consul has no such route.
 const NO_KEY: &str = "lockmesh-migrate-probe/";
 
+/// The accessor id of Consul's token for requests without one.
+const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
+
 /// Consul.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
@@ -97,12 +100,31 @@ impl Source {
 pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
     match client.operator().locks(NO_KEY, &Read::stale()).await {
         Ok(_) => Ok(true),
-        Err(Error::Refused { status: 401 | 403, .. }) => {
-            Err(Error::Refused { status: 403, text: "the token was refused".into() })
-        }
+        Err(error @ Error::Refused { status: 401 | 403, .. }) => Err(error),
         Err(Error::Refused { .. } | Error::Garbled { .. } | Error::UnknownOutcome { .. }) => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Rejects a Consul with ACLs if there is no token: its lists then lack keys without notice.
+pub(super) async fn check_token(client: &Client, has_token: bool) -> Result<(), CliError> {
+    if has_token {
+        return Ok(());
+    }
+    match client.agent().token_accessor().await {
+        Ok(accessor) if accessor.as_deref() != Some(ANONYMOUS) => Ok(()),
+        Ok(_) | Err(Error::Refused { status: 403, .. }) => Err(CliError::failed(
+            "Consul has ACLs, and does not report which keys it hides from a request without a token: give \
+             one that may read all keys of the prefixes with --from-token-file FILE",
+        )),
+        Err(error) => Err(of_consul(error)),
+    }
+}
+
+/// Returns the datacenter of Consul's agent, which needs no permission: it is the nearest one.
+pub(super) async fn datacenter(client: &Client) -> Result<String, CliError> {
+    let datacenters = client.catalog().datacenters().await.map_err(of_consul)?;
+    datacenters.into_iter().next().ok_or_else(|| CliError::failed("Consul knows no datacenter: see its log"))
 }
 
 /// Awaits the beginning of a list.
@@ -189,12 +211,13 @@ fn check_name(key: &str) -> Result<(), String> {
     }
 }
 
-/// Describes an error of the source.
+/// Describes an error of the source. [`CliError::Unreachable`] may pass.
 pub(super) fn of_consul(error: Error) -> CliError {
     const AGAIN: &str = "run the same command again, which continues";
     match error {
+        // It has its own advice. A pass is repeated, because it may be a passing one.
         Error::Unreachable { address, source } if is_fault(&source) => {
-            CliError::failed(format!("cannot connect to Consul at {address}: {source}"))
+            CliError::Unreachable(format!("cannot connect to Consul at {address}: {source}"))
         }
         Error::Unreachable { address, source } => CliError::Unreachable(format!(
             "cannot connect to Consul at {address}: {source}; start its agent, or name another with \
@@ -206,6 +229,11 @@ pub(super) fn of_consul(error: Error) -> CliError {
         Error::Refused { status: 400, text } if text.contains("HTTPS") => {
             CliError::failed(format!("Consul: {}; write https:// in --from", text.trim_end_matches('.')))
         }
+        // The lists have no other redirects: `--prefix` names no path that needs one.
+        Error::Refused { status: status @ (301 | 302 | 303 | 307 | 308), .. } => CliError::failed(format!(
+            "Consul's address redirects ({status}): write https:// in --from, or name the HTTP address of a \
+             Consul agent"
+        )),
         Error::Refused { status: status @ (401 | 403), text } => CliError::failed(format!(
             "Consul refused to list the keys ({status}): {text}; give a token that may read them with \
              --from-token-file FILE"
@@ -220,14 +248,13 @@ pub(super) fn of_consul(error: Error) -> CliError {
     }
 }
 
-/// Describes an error of the target.
+/// Describes an error of the target. Only a new run finds out which writes of a transaction without
+/// an answer were done: none is [`CliError::Unreachable`], which a pass repeats.
 pub(super) fn of_lockmesh(error: Error) -> CliError {
-    match error.is_transient() {
-        true => {
-            CliError::Unreachable(format!("Lockmesh: {error}; run the same command again, which continues"))
-        }
-        false => CliError::failed(format!("Lockmesh: {error}")),
-    }
+    CliError::failed(match error.is_transient() {
+        true => format!("Lockmesh: {error}; run the same command again, which continues"),
+        false => format!("Lockmesh: {error}"),
+    })
 }
 
 #[cfg(test)]

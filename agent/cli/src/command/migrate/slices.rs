@@ -107,15 +107,19 @@ impl<'a> Slices<'a> {
         Ok(count > 0)
     }
 
-    /// Reads the entries of the next names.
+    /// Reads the entries of the next names: in a transaction, because there are keys that no path
+    /// can name, such as `a//x`.
     async fn read(&self, count: usize) -> Result<Vec<Entry>, Error> {
-        let read = Read::consistent();
-        if count <= 1 {
-            let Some(name) = self.names.front() else { return Ok(Vec::new()) };
-            return Ok(self.target.kv().get(name, &read).await?.value.into_iter().collect());
-        }
+        let (Some(first), read) = (self.names.front(), Read::consistent()) else { return Ok(Vec::new()) };
         let txn = self.names.iter().take(count).fold(Txn::new(), |txn, name| txn.get_or_empty(name));
-        match self.target.txn(&txn, &read).await? {
+        let outcome = match self.target.txn(&txn, &read).await {
+            // The limit of a reply is not that of an entry.
+            Err(Error::Refused { status: 413, .. }) if count == 1 => {
+                return Ok(self.target.kv().get(first, &read).await?.value.into_iter().collect());
+            }
+            outcome => outcome?,
+        };
+        match outcome {
             Outcome::Done(entries) => {
                 Ok(entries.into_iter().filter(|entry| entry.create_index > 0).collect())
             }

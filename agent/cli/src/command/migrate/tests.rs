@@ -29,6 +29,13 @@ impl Pair {
         self.folder.path().join("state")
     }
 
+    /// A file with this token.
+    fn token_file(&self, token: &str) -> PathBuf {
+        let path = self.folder.path().join("token");
+        std::fs::write(&path, token).expect("written");
+        path
+    }
+
     pub(super) fn args(&self) -> ConsulArgs {
         ConsulArgs {
             from: format!("http://127.0.0.1:{}", self.consul.port),
@@ -38,6 +45,7 @@ impl Pair {
             to_prefix: String::new(),
             follow: false,
             overwrite: false,
+            allow_deletes: false,
             dry_run: false,
             verify_only: false,
             state: self.state(),
@@ -111,7 +119,7 @@ async fn a_run_continues_after_consul_was_lost() {
     migration.retry_timeout = Duration::ZERO;
     migration.plan().await.expect("no conflict");
     pair.consul.world().broken_lists = 1;
-    let error = migration.copy(None).await.expect_err("Consul is lost").to_string();
+    let error = migration.copy(&mut None).await.expect_err("Consul is lost").to_string();
     assert!(
         error.starts_with("lost Consul at ")
             && error.ends_with("run the same command again, which continues")
@@ -143,6 +151,29 @@ async fn a_write_without_an_answer_is_not_a_conflict() {
     let report = pair.migrate(&pair.args()).await.expect("it continues");
     pair.assert_equal();
     assert_eq!((report.written.updated, report.written.deleted), (1, 1));
+}
+
+#[tokio::test]
+async fn a_write_without_an_answer_is_not_forgotten_by_another_pass() {
+    let pair = Pair::start().await;
+    pair.fill(100);
+    pair.lockmesh.world().lost_answers = usize::MAX;
+    let mut lists = 0;
+    pair.consul.world().hook = Some(Box::new(move |keys| {
+        lists += 1;
+        // The pass has read it and writes it.
+        if lists == 2 {
+            keys.delete("a/001");
+        }
+    }));
+    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    migration.retry_timeout = Duration::from_millis(300);
+    let error = migration.run(None).await.expect_err("all answers are lost").to_string();
+    assert!(error.starts_with("Lockmesh: no reply") && error.ends_with("which continues"), "{error}");
+    assert!(pair.lockmesh.world().keys.entries.contains_key("a/001"));
+    pair.lockmesh.world().lost_answers = 0;
+    assert_eq!(pair.migrate(&pair.args()).await.expect("it continues").written.deleted, 1);
+    pair.assert_equal();
 }
 
 #[tokio::test]
@@ -195,7 +226,7 @@ async fn a_key_changed_in_lockmesh_meanwhile_is_reported() {
     let report = migration.run(None).await.expect_err("a conflict").to_string();
     assert!(report.contains("1 keys have other values"), "the plan sees it again: {report}");
     let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
-    migration.copy(None).await.expect("the other key is equal");
+    migration.copy(&mut None).await.expect("the other key is equal");
     assert_eq!(pair.lockmesh.world().keys.values()["a/000"].0, b"meanwhile");
     migration.args.verify_only = true;
     let report = migration.run(None).await.expect("it ends");
@@ -254,6 +285,19 @@ async fn errors_say_what_to_do() {
     pair.consul.world().refusal = Some((403, "Permission denied"));
     let error = pair.migrate(&pair.args()).await.expect_err("no permission");
     assert!(error.contains("(403): Permission denied; give a token"), "{error}");
+    for status in [301, 302, 307, 308] {
+        pair.consul.world().proxy = Some((status, ""));
+        let error = pair.migrate(&pair.args()).await.expect_err("a redirect");
+        assert!(error.ends_with("write https:// in --from, or name the HTTP address of a Consul agent"));
+    }
+    pair.consul.world().proxy = None;
+    let unnamed = ConsulArgs { prefixes: vec!["a//".into()], ..pair.args() };
+    let error = pair.migrate(&unnamed).await.expect_err("no path");
+    assert!(error.starts_with("--prefix: \"a//\" begins with a slash, or has an empty part"), "{error}");
+    pair.lockmesh.world().proxy = Some((403, "ACLs are not implemented"));
+    let error = pair.migrate(&pair.args()).await.expect_err("the token is refused");
+    assert_eq!(error, "Lockmesh: refused (403): ACLs are not implemented");
+    pair.lockmesh.world().proxy = None;
     let socket = ConsulArgs { from: "https:///run/consul.sock".into(), ..pair.args() };
     let error = pair.migrate(&socket).await.expect_err("no host");
     assert!(error.contains("https:// needs a host"), "{error}");
@@ -286,11 +330,69 @@ async fn a_filtered_list_of_consul_changes_nothing() {
     pair.migrate(&pair.args()).await.expect("it ends");
     pair.consul.world().keys.delete("a/001");
     pair.consul.world().is_filtered = true;
-    let mut migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+    let args = ConsulArgs { from_token_file: Some(pair.token_file("secret\n")), ..pair.args() };
+    let mut migration = Migration::new(&args, pair.lockmesh.client()).await.expect("it begins");
     migration.retry_timeout = Duration::ZERO;
-    let error = migration.copy(None).await.expect_err("entries are missing").to_string();
+    let error = migration.copy(&mut None).await.expect_err("entries are missing").to_string();
     assert!(error.contains("may not read all of them; give a token"), "{error}");
     assert_eq!(pair.lockmesh.world().keys.entries.len(), 3);
+}
+
+#[tokio::test]
+async fn another_consul_at_the_same_address_deletes_nothing() {
+    let pair = Pair::start().await;
+    pair.fill(30);
+    pair.migrate(&pair.args()).await.expect("it ends");
+    pair.consul.world().datacenter = "dc2";
+    let error = pair.migrate(&pair.args()).await.expect_err("another datacenter");
+    let (from, not) = ("belongs to a migration from dc1 at 127.0.0.1:", ", not from dc2 at 127.0.0.1:");
+    assert!(error.contains(from) && error.contains(not), "{error}");
+    // The same name, but hardly any of its keys.
+    pair.consul.world().datacenter = "dc1";
+    for number in 0..16 {
+        pair.consul.world().keys.delete(&format!("a/{number:03}"));
+    }
+    let (before, state) = (pair.lockmesh.world().keys.values(), std::fs::read(pair.state()).expect("read"));
+    let error = pair.migrate(&pair.args()).await.expect_err("it is suspicious");
+    assert!(error.starts_with("16 of 30 copied keys are not in Consul any more"), "{error}");
+    assert!(error.ends_with("use --allow-deletes"), "{error}");
+    assert_eq!(pair.lockmesh.world().keys.values(), before);
+    assert_eq!(std::fs::read(pair.state()).expect("read"), state);
+    let args = ConsulArgs { allow_deletes: true, ..pair.args() };
+    assert_eq!(pair.migrate(&args).await.expect("it may").written.deleted, 16);
+    pair.assert_equal();
+    // Up to half of the keys, or a few of them.
+    for (keys, deleted) in [(16..23, 7), (23..30, 7)] {
+        pair.consul.world().keys.put(&format!("a/{deleted}"), b"", 0);
+        keys.for_each(|number| pair.consul.world().keys.delete(&format!("a/{number:03}")));
+        assert_eq!(pair.migrate(&pair.args()).await.expect("it may").written.deleted, deleted);
+    }
+}
+
+#[tokio::test]
+async fn a_consul_with_acls_needs_a_token() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    pair.consul.world().is_filtered = true;
+    for reply in [
+        (403, "ACL not found"),
+        (200, "{\"AccessorID\": \"00000000-0000-0000-0000-000000000002\", \"Policies\": []}"),
+    ] {
+        pair.consul.world().token = reply;
+        let error = pair.migrate(&pair.args()).await.expect_err("its lists may lack keys");
+        assert!(error.starts_with("Consul has ACLs") && error.contains("--from-token-file FILE"), "{error}");
+    }
+    let with = |token| ConsulArgs { from_token_file: Some(pair.token_file(token)), ..pair.args() };
+    let error = pair.migrate(&with(" \n")).await.expect_err("no token");
+    assert!(error.starts_with("the token file ") && error.contains(" is empty: write"), "{error}");
+    pair.consul.world().is_filtered = false;
+    pair.migrate(&with("secret")).await.expect("it may read the keys");
+    pair.assert_equal();
+    // The agent has a token of its own for such requests, or its version does not know the route.
+    for reply in [(200, "{\"AccessorID\": \"3c1b9df7-efd0-e821-a83e-ef87267d0882\"}"), (404, "")] {
+        pair.consul.world().token = reply;
+        pair.migrate(&pair.args()).await.expect("Consul reports what it hides");
+    }
 }
 
 #[tokio::test]
@@ -311,7 +413,7 @@ async fn a_change_before_the_signal_is_in_the_last_passes() {
                 sender.try_send(()).expect("there is room");
             }
         }));
-        let outcome = migration.copy(Some(stop)).await;
+        let outcome = migration.copy(&mut Some(stop)).await;
         match signals {
             1 => {
                 outcome.expect("it ends");
@@ -320,6 +422,33 @@ async fn a_change_before_the_signal_is_in_the_last_passes() {
             _ => assert!(outcome.expect_err("at once").to_string().starts_with("interrupted; run")),
         }
     }
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_comparison() {
+    let pair = Pair::start().await;
+    pair.fill(3);
+    // The list of the first comparison, and that of the last one.
+    for (at, passes) in [(1, 0), (4, 2)] {
+        let migration = Migration::new(&pair.args(), pair.lockmesh.client()).await.expect("it begins");
+        let (sender, stop) = mpsc::channel(1);
+        let mut lists = 0;
+        pair.consul.world().lists_before_silence = Some(at - 1);
+        pair.consul.world().hook = Some(Box::new(move |_| {
+            lists += 1;
+            if lists == at || passes > 0 && lists == 2 {
+                sender.try_send(()).expect("there is room");
+            }
+        }));
+        let error = migration.run(Some(stop)).await.expect_err("it is interrupted").to_string();
+        assert!(error.starts_with("interrupted; run the same command again"), "{error}");
+        let copied = pair.lockmesh.world().keys.entries.len();
+        assert_eq!(copied, if passes == 0 { 0 } else { 3 });
+    }
+    pair.consul.world().hook = None;
+    pair.consul.world().lists_before_silence = None;
+    pair.migrate(&pair.args()).await.expect("it continues");
+    pair.assert_equal();
 }
 
 #[tokio::test]
@@ -342,7 +471,7 @@ async fn a_locked_key_is_neither_updated_nor_deleted() {
     migration.plan().await.expect("all are equal");
     pair.consul.world().keys.put("a/001", b"newer", 0);
     pair.consul.world().keys.delete("a/002");
-    migration.copy(None).await.expect("it ends");
+    migration.copy(&mut None).await.expect("it ends");
     drop(migration);
     let values = pair.lockmesh.world().keys.values();
     assert_eq!((&values["a/001"].0[..], &values["a/002"].0[..]), (&b"v1"[..], &b"v2"[..]));
@@ -398,10 +527,21 @@ async fn entries_that_exceed_the_limit_of_a_reply_are_read_in_smaller_slices() {
     let pair = Pair::start().await;
     pair.fill(200);
     pair.migrate(&pair.args()).await.expect("it ends");
-    for most in [1, 5] {
+    for most in [0, 1, 5] {
         pair.lockmesh.world().max_results = most;
         let found = pair.migrate(&pair.args()).await.expect("it ends").comparison;
         assert_eq!((found.equal, found.differing.count), (200, 0));
+    }
+}
+
+#[tokio::test]
+async fn keys_of_lockmesh_that_no_path_can_name_are_read() {
+    for key in ["a//x", "a/../y", "a/./z"] {
+        let pair = Pair::start().await;
+        pair.fill(1);
+        pair.lockmesh.world().keys.put(key, b"", 0);
+        let found = pair.migrate(&pair.args()).await.expect("it ends").comparison;
+        assert_eq!((found.equal, found.only_in_lockmesh.keys[0].key.as_str()), (1, key));
     }
 }
 

@@ -226,9 +226,11 @@ fn unusable(option: &str, file: &Path, reason: &dyn std::fmt::Display) -> CliErr
 #[cfg(test)]
 mod tests {
     use super::super::fake::Fake;
+    use super::super::side::of_consul;
     use super::super::tests::Pair;
     use super::super::{ConsulArgs, consul};
     use super::*;
+    use lockmesh_client::Address;
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
     use tempfile::TempDir;
     use tokio_rustls::TlsAcceptor;
@@ -370,7 +372,7 @@ mod tests {
         let args = ConsulArgs { from: plain, tls: authority.with_ca(), ..pair.args() };
         let error = pair.migrate(&args).await.expect_err("no TLS");
         assert!(error.contains("the port does not speak TLS: write http:// in --from"), "{error}");
-        pair.consul.world().refusal = Some((400, "Client sent an HTTP request to an HTTPS server."));
+        pair.consul.world().proxy = Some((400, "Client sent an HTTP request to an HTTPS server."));
         let error = pair.migrate(&pair.args()).await.expect_err("TLS is needed");
         assert!(error.contains("HTTPS server; write https:// in --from"), "{error}");
         let args = ConsulArgs { tls: authority.with_ca(), ..pair.args() };
@@ -394,6 +396,16 @@ mod tests {
             let error = Tls::new(&args, "consul").await.expect_err(reason).to_string();
             assert!(error.contains(option) && error.contains(reason), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_fault_may_pass() {
+        let tls = Tls::new(&Authority::new().with_ca(), "consul").await.expect("it is good");
+        let source = tls.described(io::Error::other(Error::HandshakeNotComplete));
+        assert!(is_fault(&source));
+        let address = Address::Tcp { host: "consul".into(), port: 1 };
+        let error = of_consul(lockmesh_client::Error::Unreachable { address, source });
+        assert!(matches!(&error, CliError::Unreachable(text) if text.contains("with --from")), "{error}");
     }
 
     #[tokio::test]
