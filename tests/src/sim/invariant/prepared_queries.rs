@@ -56,7 +56,9 @@ impl PreparedQueries {
         written: Option<(&QueryCommand, &Reply)>,
         changes: &[Change],
     ) -> Result<(), String> {
-        let is_one = |change: &Change| matches!(change, Change::Session(..) | Change::PreparedQuery(..));
+        let is_one = |change: &Change| {
+            matches!(change, Change::Cleared | Change::Session(..) | Change::PreparedQuery(..))
+        };
         if written.is_none() && !changes.iter().any(is_one) {
             return Ok(());
         }
@@ -279,6 +281,16 @@ mod tests {
         ] {
             assert_eq!(begun().entry(LogIndex(5), None, &changes).is_ok(), is_right, "{changes:?}");
         }
+    }
+
+    #[test]
+    fn a_restore_of_an_empty_backup_deletes_all() {
+        let mut seen = begun();
+        seen.entry(LogIndex(5), None, &[Change::Cleared]).expect("it is a restore");
+        assert_eq!((seen.as_of(LogIndex(4)).len(), seen.as_of(LogIndex(5)).len()), (2, 0));
+        let refused = Reply::Refused(Refusal::PreparedQuery("no".into()));
+        let delete = QueryCommand::Delete(id(2));
+        seen.entry(LogIndex(6), Some((&delete, &refused)), &[]).expect("it is no longer there");
     }
 
     #[test]
