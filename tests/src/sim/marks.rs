@@ -200,6 +200,7 @@ marks! {
     QueryByTemplate: "a template answered for a name",
     QueryExecuted: "a prepared query was executed and selected instances",
     ListRead: "a list was read in parts to its end",
+    ListWaited: "a list waited for a view",
     ServicesInParts: "the names of all services were read in several parts",
     InstancesInParts: "the instances of a service were read in several parts",
     NodeInParts: "the services of a node were read in several parts",

@@ -16,6 +16,10 @@ pub const MAX_DRIFT: i64 = 5_000;
 /// TTL as a margin against the server's clock.
 pub const MAX_GUARD_DRIFT: u64 = 20_000;
 
+/// The number of readers per agent in the seeds where lists have to wait for each other: it exceeds
+/// the maximum number of views of a server.
+const MANY_READERS: usize = 16;
+
 /// Everything that is drawn before the first event.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -340,8 +344,11 @@ impl Plan {
         plan.clients.lists_another_cluster = Draw::new(draw.clone().bits().rotate_left(16)).once_in(6);
         plan.hangs = HangPlan::draw(Draw::new(draw.clone().bits().rotate_left(48)), plan.storm);
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
-        // It leaves the seeds that once found something (`.ci/run`) without queries, as they were.
+        // They leave the seeds that once found something (`.ci/run`) as they were.
         plan.clients.has_queries = Draw::new(draw.clone().bits().rotate_left(43)).once_in(3);
+        if Draw::new(draw.clone().bits().rotate_left(33)).once_in(8) {
+            plan.clients.readers = MANY_READERS;
+        }
         plan.suit_guards();
         plan
     }

@@ -372,6 +372,7 @@ impl Process {
         let mut turn = Turn::default();
         turn.memberships.0 = self.core().membership().clone();
         let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
+        let lists_wait = self.lists_wait(now);
         turn.leases.served = self.serving_term();
         let events = std::mem::take(&mut self.events);
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
@@ -408,11 +409,21 @@ impl Process {
             let deposed = served && !self.core().is_serving();
             note_watches(stage, deposed, &turn);
         }
+        if lists_wait && turn.given.iter().any(begins_list) {
+            stage.hit(Mark::ListWaited);
+        }
         let due = self.clock.when(self.frontend.wakes_at(), stage.now);
         let lateness = stage.plan.faults.tick_lateness;
         let late = if stage.calm { Duration::ZERO } else { stage.draw.duration(Duration::ZERO, lateness) };
         self.wake(stage, (due + late).max(stage.now + Duration::from_micros(1)));
         Some(turn)
+    }
+
+    /// Returns `true` if lists wait for a view.
+    fn lists_wait(&self, now: Time) -> bool {
+        let mut requests = self.calls.values().map(|asked| &asked.ask.request);
+        requests.any(|request| matches!(request, Request::ReadParts { .. }))
+            && self.frontend.figures(now).view_waiters > 0
     }
 
     fn handle(&mut self, now: Time, event: DriverEvent) {
@@ -583,6 +594,12 @@ fn certified(ask: &Ask) -> Peer {
 
 fn is_refused(response: &Response) -> bool {
     matches!(response, Response::Unavailable(Unavailable::Disk(_) | Unavailable::NotLeader { .. }))
+}
+
+/// Returns `true` if a reply has the first part of a list.
+fn begins_list(given: &Given) -> bool {
+    matches!(given.asked.ask.request, Request::ReadParts { .. })
+        && matches!(given.response, Response::AnswerPart(_))
 }
 
 /// Counts blocking reads that are no longer parked, by cause.

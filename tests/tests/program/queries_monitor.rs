@@ -89,6 +89,7 @@ fn a_query_dies_with_its_session_s_agent_and_stays_gone() {
     let config = folder.path().join("s1/server.toml");
     let server = Process::lockmesh(&["server", "--config", config.to_str().expect("text")]);
     server.says("the server listens");
+    wait_until(|| first.get("/v1/query").status == 200);
     assert_eq!(names(&first), ["geo-"]);
     let (code, said, _) = dev.command(&["query", "delete", "GEO-"]);
     assert!(code == 0 && said.starts_with("Deleted query: "), "{code} {said}");

@@ -9,7 +9,7 @@
 //! | `holder_alive` | the holder of a lock is a live session |
 //! | `atomic_invalidation` | the end of a session releases all its locks in one log entry |
 //! | `check_sessions` | no session outlives a critical check, or is lost to one that is well |
-//! | `prepared_queries` | a query lives until its delete or its session's end, under its own name |
+//! | `prepared_queries` | a query lives until its delete or its session's end; reads find it |
 //! | `lock_delay` | a lock-delay lasts as long as it must under any leader |
 //! | `ttl` | no session expires sooner than its TTL after an acknowledged renewal |
 //! | `node_lease` | no agent believes in its node's sessions when the servers fail the node |

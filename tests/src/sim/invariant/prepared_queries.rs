@@ -1,27 +1,31 @@
 //! A prepared query lives exactly as long as its client was told: it is gone only by a delete of
 //! it, or in the log entry that ends its session. No query outlives its session, and no two share a
 //! name. A write is done if and only if its name is free and its session lives. An acknowledged
-//! creation is in the log.
+//! write is in the state behind its entry, and a read shows the queries of the state that it was
+//! answered from: all, the one with its ID, or the one that its text names. A text names a query by
+//! its ID, then by its whole name, then by the longest prefix of a template.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
-use crate::sim::process::Given;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId, SessionId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
+use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+type Queries = BTreeMap<QueryId, Arc<PreparedQuery>>;
+
 /// Sessions and queries, according to the changes.
 #[derive(Debug, Default)]
 pub(super) struct PreparedQueries {
     sessions: BTreeSet<SessionId>,
-    queries: BTreeMap<QueryId, Arc<PreparedQuery>>,
-    /// All queries that were ever created, also by a restore.
-    created: BTreeSet<QueryId>,
+    queries: Queries,
+    /// The queries behind every entry that changed them.
+    past: BTreeMap<LogIndex, Queries>,
 }
 
 /// The command of an entry, unless a kept reply answers it.
@@ -39,10 +43,7 @@ impl PreparedQueries {
         match change {
             Change::Session(id, Some(_)) => drop(self.sessions.insert(*id)),
             Change::Session(id, None) => drop(self.sessions.remove(id)),
-            Change::PreparedQuery(id, Some(query)) => {
-                self.created.insert(*id);
-                self.queries.insert(*id, query.clone());
-            }
+            Change::PreparedQuery(id, Some(query)) => drop(self.queries.insert(*id, query.clone())),
             Change::PreparedQuery(id, None) => drop(self.queries.remove(id)),
             Change::Cleared => (self.sessions, self.queries) = Default::default(),
             _ => {}
@@ -55,7 +56,9 @@ impl PreparedQueries {
         written: Option<(&QueryCommand, &Reply)>,
         changes: &[Change],
     ) -> Result<(), String> {
-        let is_one = |change: &Change| matches!(change, Change::Session(..) | Change::PreparedQuery(..));
+        let is_one = |change: &Change| {
+            matches!(change, Change::Cleared | Change::Session(..) | Change::PreparedQuery(..))
+        };
         if written.is_none() && !changes.iter().any(is_one) {
             return Ok(());
         }
@@ -69,6 +72,7 @@ impl PreparedQueries {
             }
         }
         changes.iter().for_each(|change| self.change(change));
+        self.past.insert(index, self.queries.clone());
         self.are_sound()
     }
 
@@ -136,15 +140,67 @@ impl PreparedQueries {
         Ok(())
     }
 
-    fn given(&self, given: &Given) -> Result<(), String> {
-        match (&given.asked.ask.request, &given.response) {
+    /// Checks a response of a server that has applied `applied`.
+    fn given(&self, request: &Request, response: &Response, applied: LogIndex) -> Result<(), String> {
+        match (request, response) {
             (
-                Request::Propose(_, Command::PreparedQuery(QueryCommand::Create(id, _))),
-                Response::Applied(Applied { reply: Reply::Done, .. }),
-            ) => ensure(self.created.contains(id), || format!("query {id} was never created")),
+                Request::Propose(_, Command::PreparedQuery(command)),
+                Response::Applied(Applied { index, reply: Reply::Done }),
+            ) => ensure(is_in(command, &self.as_of(*index)), || {
+                format!("{command:?} was acknowledged at {index} and is not in the state behind it")
+            }),
+            // A blocking read that times out is answered before the entries of its turn.
+            (
+                Request::Read { query, blocking: None, .. },
+                Response::Answer(Answer { rows: Rows::PreparedQueries(rows), .. }),
+            ) => {
+                let expected = selected(query, &self.as_of(applied));
+                ensure(*rows == expected, || {
+                    format!("{query:?} was answered {rows:?} as of {applied}, instead of {expected:?}")
+                })
+            }
             _ => Ok(()),
         }
     }
+
+    /// Returns the queries behind an index.
+    fn as_of(&self, index: LogIndex) -> Queries {
+        self.past.range(..=index).next_back().map(|(_, queries)| queries.clone()).unwrap_or_default()
+    }
+}
+
+/// Returns `true` if the queries are as a command leaves them.
+fn is_in(command: &QueryCommand, queries: &Queries) -> bool {
+    match command {
+        QueryCommand::Create(id, new) | QueryCommand::Update(id, new) => {
+            queries.get(id).is_some_and(|query| query.spec == new.spec)
+        }
+        QueryCommand::Delete(id) => !queries.contains_key(id),
+    }
+}
+
+/// Returns the queries that a read selects.
+fn selected(query: &Query, queries: &Queries) -> Vec<Arc<PreparedQuery>> {
+    let one = match query {
+        Query::PreparedQueries => return queries.values().cloned().collect(),
+        Query::PreparedQuery(id) => queries.get(id),
+        Query::ResolvePreparedQuery(text) => resolved(text, queries),
+        _ => None,
+    };
+    one.cloned().into_iter().collect()
+}
+
+/// Returns the query that a text names.
+fn resolved<'a>(text: &str, queries: &'a Queries) -> Option<&'a Arc<PreparedQuery>> {
+    let name_of = |query: &PreparedQuery| query.spec.name.to_lowercase();
+    let text_folded = text.to_lowercase();
+    let has_name = |query: &&Arc<PreparedQuery>| !query.spec.name.is_empty() && name_of(query) == text_folded;
+    let is_prefix =
+        |query: &&Arc<PreparedQuery>| query.spec.is_template() && text_folded.starts_with(&name_of(query));
+    let by_id = QueryId::parse(text).and_then(|id| queries.get(&id));
+    by_id
+        .or_else(|| queries.values().find(has_name))
+        .or_else(|| queries.values().filter(is_prefix).max_by_key(|query| name_of(query).len()))
 }
 
 /// Returns `true` if two queries cannot both exist. Only one template has no name.
@@ -158,10 +214,13 @@ impl Invariant for PreparedQueries {
         "prepared_queries"
     }
 
-    fn see(&mut self, fact: &Fact<'_>, _scene: &Scene<'_>) -> Result<(), String> {
+    fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
             Fact::Applied(past) => self.entry(past.index, command_of(past), &past.changes),
-            Fact::Given { given, .. } => self.given(given),
+            Fact::Given { given, applied, .. } => {
+                let applied = scene.history.at(*applied).map(|past| past.index).unwrap_or_default();
+                self.given(&given.asked.ask.request, &given.response, applied)
+            }
             _ => Ok(()),
         }
     }
@@ -170,6 +229,9 @@ impl Invariant for PreparedQueries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::prepared_query::NAME_PREFIX_MATCH;
+    use lockmesh_protocol::query::Consistency;
+    use std::time::Duration;
 
     const SESSION: SessionId = SessionId::NIL;
 
@@ -222,6 +284,16 @@ mod tests {
     }
 
     #[test]
+    fn a_restore_of_an_empty_backup_deletes_all() {
+        let mut seen = begun();
+        seen.entry(LogIndex(5), None, &[Change::Cleared]).expect("it is a restore");
+        assert_eq!((seen.as_of(LogIndex(4)).len(), seen.as_of(LogIndex(5)).len()), (2, 0));
+        let refused = Reply::Refused(Refusal::PreparedQuery("no".into()));
+        let delete = QueryCommand::Delete(id(2));
+        seen.entry(LogIndex(6), Some((&delete, &refused)), &[]).expect("it is no longer there");
+    }
+
+    #[test]
     fn a_write_is_done_if_and_only_if_it_may_be() {
         let refused = Reply::Refused(Refusal::PreparedQuery("no".into()));
         let invalid = Reply::Refused(Refusal::InvalidSession(SESSION));
@@ -250,6 +322,89 @@ mod tests {
         ] {
             let said = begun().entry(LogIndex(5), Some((&command, &reply)), &changes);
             assert_eq!(said.is_ok(), is_right, "{command:?} {reply:?} {changes:?}");
+        }
+    }
+
+    fn acknowledged(command: &QueryCommand, index: u64) -> (Request, Response) {
+        let applied = Applied { index: LogIndex(index), reply: Reply::Done };
+        (Request::Propose(None, Command::PreparedQuery(command.clone())), Response::Applied(applied))
+    }
+
+    fn answered(query: Query, rows: &[Change]) -> (Request, Response) {
+        let row = |change: &Change| match change {
+            Change::PreparedQuery(_, Some(query)) => query.clone(),
+            _ => panic!("{change:?} is no row"),
+        };
+        let rows = Rows::PreparedQueries(rows.iter().map(row).collect());
+        let answer = Answer { index: LogIndex(1), rows, known_leader: true, last_contact: Duration::ZERO };
+        (Request::Read { query, consistency: Consistency::Stale, blocking: None }, Response::Answer(answer))
+    }
+
+    #[test]
+    fn an_acknowledged_write_is_in_the_state_behind_its_entry() {
+        let mut seen = begun();
+        let free = new("free", None);
+        let update = QueryCommand::Update(id(2), free.clone());
+        let delete = QueryCommand::Delete(id(2));
+        for (index, command, changes) in [(5, &update, vec![row(2, &free, 5)]), (6, &delete, vec![gone(2)])] {
+            seen.entry(LogIndex(index), Some((command, &Reply::Done)), &changes).expect("it may be done");
+        }
+        for (command, index, is_right) in [
+            (QueryCommand::Create(id(2), new("db", None)), 1, true),
+            (QueryCommand::Create(id(3), new("db", None)), 1, false),
+            (update.clone(), 5, true),
+            (update.clone(), 4, false),
+            (update, 6, false),
+            (QueryCommand::Update(id(2), new("other", None)), 5, false),
+            (delete.clone(), 6, true),
+            (delete, 5, false),
+        ] {
+            let (request, response) = acknowledged(&command, index);
+            let said = seen.given(&request, &response, LogIndex(9));
+            assert_eq!(said.is_ok(), is_right, "{command:?} at {index}");
+        }
+    }
+
+    #[test]
+    fn a_read_shows_the_queries_of_the_state_that_it_was_answered_from() {
+        let mut seen = begun();
+        let template = |name: &str| {
+            let mut new = new(name, None);
+            new.spec.template.kind = NAME_PREFIX_MATCH.into();
+            new
+        };
+        let [all, geo, geo_eu] = [(3, ""), (4, "geo-"), (5, "Geo-EU-")].map(|(number, name)| {
+            let change = row(number, &template(name), 1);
+            seen.change(&change);
+            change
+        });
+        seen.past.insert(LogIndex(5), seen.queries.clone());
+        let (web, db) = (row(1, &new("Web", Some(SESSION)), 1), row(2, &new("db", None), 1));
+        let resolve = |text: &str| Query::ResolvePreparedQuery(text.into());
+        for (query, applied, rows, is_right) in [
+            (Query::PreparedQueries, 1, vec![web.clone(), db.clone()], true),
+            (Query::PreparedQueries, 4, vec![db.clone()], false),
+            (Query::PreparedQueries, 5, vec![web.clone(), db.clone()], false),
+            (Query::PreparedQueries, 0, vec![], true),
+            (Query::PreparedQuery(id(2)), 1, vec![db.clone()], true),
+            (Query::PreparedQuery(id(2)), 1, vec![web.clone()], false),
+            (Query::PreparedQuery(id(4)), 1, vec![], true),
+            (Query::PreparedQuery(id(4)), 5, vec![], false),
+            (resolve("WEB"), 5, vec![web], true),
+            (resolve("web"), 5, vec![all.clone()], false),
+            (resolve(&id(2).to_string()), 5, vec![db], true),
+            (resolve(&id(2).to_string()), 5, vec![all.clone()], false),
+            (resolve("geo-eu-web"), 5, vec![geo_eu.clone()], true),
+            (resolve("geo-eu-web"), 5, vec![geo.clone()], false),
+            (resolve("geo-web"), 5, vec![geo], true),
+            (resolve("geo-web"), 5, vec![geo_eu], false),
+            (resolve("geo"), 5, vec![all], true),
+            (resolve("geo"), 5, vec![], false),
+            (resolve("geo"), 1, vec![], true),
+        ] {
+            let (request, response) = answered(query, &rows);
+            let said = seen.given(&request, &response, LogIndex(applied));
+            assert_eq!(said.is_ok(), is_right, "{request:?} as of {applied}: {rows:?}");
         }
     }
 }
