@@ -205,7 +205,7 @@ async fn assertion_125_an_execution_is_shuffled_cut_and_never_waits() {
     assert_eq!(stand.executed("/v1/query/near/execute?near=N3").await[0], "n3");
     let unknown = stand.executed(&format!("{path}?near=nobody&index=100000&wait=10m")).await;
     assert_eq!(unknown.len(), 9, "without a wait");
-    let executed = stand.get(&format!("{path}?limit=1&consistent")).await.json();
+    let executed = stand.get(&format!("{path}?near=n3&limit=1&consistent")).await.json();
     assert_eq!(executed["DNS"], json!({"TTL": "10s"}));
     assert_eq!(executed["Nodes"][0]["Checks"][0]["CheckID"], "c");
     assert_eq!(executed["ConsistencyLevel"], "consistent");
