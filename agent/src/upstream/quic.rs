@@ -235,7 +235,7 @@ impl QuicConnection {
         }
         tokio::select! {
             ended = self.send_frames(queue, &mut sender, counters, tell) => ended,
-            ended = self.receive_frames(&mut receiver, counters, tell) => ended,
+            ended = self.receive_frames(lane, &mut receiver, counters, tell) => ended,
         }
     }
 
@@ -277,22 +277,23 @@ impl QuicConnection {
         tracing::info!(%address, %peer, "connected to a server");
         counters.reply_frames.fetch_add(1, Ordering::Relaxed);
         tell(Input::Answers(self.id, answers));
-        self.receive_frames(receiver, counters, tell).await
+        self.receive_frames(Lane::Calls, receiver, counters, tell).await
     }
 
     async fn receive_frames(
         &self,
+        lane: Lane,
         receiver: &mut FrameReceiver,
         counters: &UpstreamCounters,
         tell: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
             counters.reply_frames.fetch_add(1, Ordering::Relaxed);
-            {
+            if lane == Lane::Lists {
                 let mut listing = lock(&self.listing);
-                answers.iter().for_each(|(id, _)| {
+                for (id, _) in &answers {
                     listing.remove(id);
-                });
+                }
             }
             tell(Input::Answers(self.id, answers));
         }
