@@ -168,20 +168,11 @@ pub struct FrameCutter {
 }
 
 impl FrameCutter {
-    /// Adds a chunk. Before the next chunk, call [`FrameCutter::next_message`] until it returns
+    /// Adds a chunk. Before the next chunk, call [`FrameCutter::next_frame`] until it returns
     /// `None`.
     pub fn feed(&mut self, piece: Bytes) {
         debug_assert!(self.piece.is_empty(), "the last piece was not used up");
         self.piece = piece;
-    }
-
-    /// Returns the next complete frame, decoded; `None` if more bytes are needed.
-    ///
-    /// # Errors
-    /// The peer sent a frame that is too long or invalid. The rest of the stream cannot be trusted:
-    /// close it.
-    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
-        self.next_frame()?.map(|frame| decode(&frame)).transpose()
     }
 
     /// Returns `true` if a frame is incomplete.
@@ -189,10 +180,10 @@ impl FrameCutter {
         !self.begun.is_empty()
     }
 
-    /// Returns the next complete frame, not decoded, for receivers that decode in another task.
+    /// Returns the next complete frame, for [`decode`]; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// As for [`FrameCutter::next_message`].
+    /// The peer sent a frame that is too long. The rest of the stream cannot be trusted: close it.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.begun.is_empty() {
             if let Some(length) = frame_length(&self.piece)?
@@ -230,7 +221,7 @@ impl FrameCutter {
 /// Decodes a frame.
 ///
 /// # Errors
-/// The peer sent invalid content.
+/// The peer sent invalid content. The rest of the stream cannot be trusted: close it.
 pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
     Ok(wire::decode::<T, MAX_FRAME_BYTES>(frame)?)
 }
@@ -243,7 +234,7 @@ fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Encoded, FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES, TooLong};
+    use super::{Encoded, FrameCutter, FrameError, FrameQueue, MAX_FRAME_BYTES, TooLong, decode};
     use bytes::Bytes;
     use lockmesh_protocol::query::{Consistency, Query};
     use lockmesh_protocol::rpc::{Call, CallFrame, CallId, Request};
@@ -251,6 +242,7 @@ mod tests {
     use proptest::prelude::{
         Just, ProptestConfig, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest,
     };
+    use serde::de::DeserializeOwned;
 
     /// A call of any length.
     fn ask(id: u64, name: String) -> Call {
@@ -265,12 +257,16 @@ mod tests {
         prop::collection::vec(prop_oneof![ask, status, cancel, Just(Call::Cancel(CallId(0)))], 0..700)
     }
 
+    fn next_message<T: DeserializeOwned>(cutter: &mut FrameCutter) -> Result<Option<T>, FrameError> {
+        cutter.next_frame()?.map(|frame| decode(&frame)).transpose()
+    }
+
     /// Splits everything in the chunks.
     fn cut(pieces: impl IntoIterator<Item = Bytes>) -> Result<Vec<CallFrame>, FrameError> {
         let (mut cutter, mut frames) = (FrameCutter::default(), Vec::new());
         for piece in pieces {
             cutter.feed(piece);
-            while let Some(frame) = cutter.next_message()? {
+            while let Some(frame) = next_message(&mut cutter)? {
                 frames.push(frame);
             }
         }
@@ -320,7 +316,7 @@ mod tests {
         fn noise_is_an_error_or_nothing(noise in prop::collection::vec(any::<u8>(), 0..2000)) {
             let mut cutter = FrameCutter::default();
             cutter.feed(noise.into());
-            while let Ok(Some(CallFrame(_))) = cutter.next_message() {}
+            while let Ok(Some(CallFrame(_))) = next_message(&mut cutter) {}
         }
     }
 
@@ -382,9 +378,9 @@ mod tests {
     fn a_frame_that_claims_too_much_is_refused_before_it_arrives() {
         let mut cutter = FrameCutter::default();
         cutter.feed(Bytes::from_static(&[0xff, 0xff, 0xff, 0xff]));
-        assert_eq!(cutter.next_message::<CallFrame>(), Err(FrameError::Length(u32::MAX as usize)));
+        assert_eq!(next_message::<CallFrame>(&mut cutter), Err(FrameError::Length(u32::MAX as usize)));
         let mut cutter = FrameCutter::default();
         cutter.feed(Bytes::from_static(&[0, 0, 0, 2, 99, 0]));
-        assert!(matches!(cutter.next_message::<CallFrame>(), Err(FrameError::Content(_))));
+        assert!(matches!(next_message::<CallFrame>(&mut cutter), Err(FrameError::Content(_))));
     }
 }
