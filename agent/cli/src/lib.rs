@@ -20,6 +20,7 @@
 //! | `pid_file.rs` | the file with the process id |
 //! | `error.rs` | startup errors |
 //! | `signals.rs`, `reload.rs` | signals of a running process: end, leave, reload |
+//! | `stdio.rs` | stdout and stderr, which no duty waits for |
 //! | `telemetry.rs` | logs, as text or JSON |
 
 pub mod agent;
@@ -32,4 +33,5 @@ mod pid_file;
 pub mod reload;
 pub mod server;
 pub mod signals;
+pub mod stdio;
 pub mod telemetry;

@@ -4,6 +4,7 @@
 //! The one file that names tracing-subscriber. Set up once a process; libraries only ever call
 //! `tracing`'s macros. The level may be replaced later, the rest stays for the process's life.
 
+use crate::stdio;
 use lockmesh_agent::monitor::LOG;
 use lockmesh_net::config::{LogConfig, LogFormat};
 use std::fmt;
@@ -13,6 +14,7 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Format, Full, Writer};
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -43,13 +45,17 @@ pub struct TelemetryError {
 pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
     let (filter, handle) = reload::Layer::new(filter(variable(), &config.level)?);
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| stdio::Log);
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
         LogFormat::Text if is_journal() => {
+            stdio::render_dropped(|count| format!("<4>{}", stdio::dropped(count)));
             lines.with_ansi(false).event_format(JournalFormat::default()).with_filter(filter).boxed()
         }
         LogFormat::Text => lines.with_ansi(colours).with_filter(filter).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
+        LogFormat::Json => {
+            stdio::render_dropped(dropped_as_json);
+            lines.json().flatten_event(true).with_filter(filter).boxed()
+        }
     };
     // Only fails where there is a subscriber already, as in a test that starts two servers.
     if tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer).with(monitored()))
@@ -58,6 +64,16 @@ pub fn start(config: &LogConfig) -> Result<(), TelemetryError> {
         FILTER.get_or_init(|| handle);
     }
     Ok(())
+}
+
+/// The line about dropped ones, as an event of this log.
+fn dropped_as_json(count: u64) -> String {
+    let mut timestamp = String::new();
+    // A string takes every byte.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+    let (message, target) = (stdio::dropped(count), module_path!());
+    serde_json::json!({ "timestamp": timestamp, "level": "WARN", "message": message, "target": target })
+        .to_string()
 }
 
 /// The layer of the monitors, which enables nothing without a monitor.

@@ -32,6 +32,7 @@ mod mesh;
 mod monitoring;
 mod moved;
 mod operator;
+mod outputs;
 mod queries_monitor;
 mod queue;
 mod reload;

@@ -5,7 +5,8 @@ use super::error::{CliError, ExitCodes};
 use super::lock::child::{Input, Program, Signals};
 use super::lock::held::{self, Ended, Held, OnJeopardy};
 use super::lock::{duration, longest_hold, orphan_grace, ttl, window_parser};
-use super::output::{print_line, printable};
+use super::output::printable;
+use crate::stdio;
 use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
 use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
@@ -289,14 +290,13 @@ impl<'a> Printer<'a> {
             let session = leader.map(|leader| &leader.session);
             let line =
                 serde_json::json!({ "Leader": value, "Session": session, "Fence": fence, "Me": is_us });
-            return print_line(&line.to_string());
+            return Ok(stdio::print(format!("{line}\n").into()).await?);
         }
-        match (leader, value) {
-            (Some(leader), Some(value)) => {
-                print_line(&format!("{} leads ({})", printable(&value), leader.session))
-            }
-            _ => print_line("no leader"),
-        }
+        let line = match (leader, value) {
+            (Some(leader), Some(value)) => format!("{} leads ({})\n", printable(&value), leader.session),
+            _ => "no leader\n".into(),
+        };
+        Ok(stdio::print(line.into()).await?)
     }
 
     /// The fence of the leader's grant; Consul's agents do not know it.

@@ -59,12 +59,11 @@ pub mod watch;
 pub use context::{Address, Context};
 pub use error::{CliError, ExitCodes};
 
-use crate::telemetry;
+use crate::{stdio, telemetry};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::ConnectionArgs;
 use runtime::runtime;
 use std::ffi::OsString;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// The parsed command line.
@@ -134,14 +133,20 @@ pub fn command() -> clap::Command {
 pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation, ExitCode> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     understand(arguments.clone()).map_err(|error| {
-        // Without stderr there is no place to report an error.
+        if error.use_stderr() {
+            stdio::message(error.render().to_string().into());
+            stdio::finish();
+            return ExitCode::from(codes_of(arguments).usage());
+        }
+        // Without stdout there is no place to print help.
         let _ = error.print();
-        ExitCode::from(if error.use_stderr() { codes_of(arguments).usage() } else { 0 })
+        ExitCode::SUCCESS
     })
 }
 
 /// Executes a command on its own runtime, prints its error, and returns the exit code.
 pub fn execute(invocation: Invocation) -> ExitCode {
+    stdio::report_panics();
     let codes = invocation.command.exit_codes();
     let outcome = match invocation.command {
         // Their configuration has the number of threads.
@@ -152,7 +157,9 @@ pub fn execute(invocation: Invocation) -> ExitCode {
             Err(error) => Err(error),
         },
     };
-    outcome.unwrap_or_else(|error| report(&error, codes))
+    let code = outcome.unwrap_or_else(|error| report(&error, codes));
+    stdio::finish();
+    code
 }
 
 /// The exit codes of arguments that cannot be parsed.
@@ -173,13 +180,11 @@ fn codes_of(arguments: Vec<OsString>) -> ExitCodes {
 
 /// Prints an error; returns its exit code.
 fn report(error: &CliError, codes: ExitCodes) -> ExitCode {
-    let mut stderr = std::io::stderr();
-    // Without stderr there is no place to report an error.
-    let _ = match error {
-        CliError::ClosedPipe => Ok(()),
-        CliError::InConsulsWords(text) => writeln!(stderr, "{text}"),
-        error => writeln!(stderr, "lockmesh: {error}"),
-    };
+    match error {
+        CliError::ClosedPipe => {}
+        CliError::InConsulsWords(text) => stdio::message(format!("{text}\n").into()),
+        error => stdio::report(error),
+    }
     error.exit_code(codes)
 }
 

@@ -5,7 +5,7 @@
 
 use super::context::Context;
 use super::error::CliError;
-use super::output::print_bytes;
+use crate::stdio;
 use std::process::ExitCode;
 use tokio::signal::ctrl_c;
 
@@ -29,24 +29,18 @@ pub struct Args {
 /// The agent rejected the request with the reason, or ended the log because it stopped.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
-    let agent = client.agent();
-    let mut log = tokio::select! {
-        log = agent.monitor(&args.log_level, args.log_json) => log?,
-        interrupted = ctrl_c() => return ended(interrupted),
+    let printing = async {
+        let mut log = client.agent().monitor(&args.log_level, args.log_json).await?;
+        while let Some(lines) = log.next().await? {
+            stdio::print(lines.to_vec()).await?;
+        }
+        Err(CliError::failed("the agent ended the log: it stopped or restarts"))
     };
-    loop {
-        let lines = tokio::select! {
-            lines = log.next() => lines?,
-            interrupted = ctrl_c() => return ended(interrupted),
-        };
-        match lines {
-            Some(lines) => print_bytes(&lines)?,
-            None => return Err(CliError::failed("the agent ended the log: it stopped or restarts")),
+    tokio::select! {
+        ended = printing => ended,
+        interrupted = ctrl_c() => {
+            interrupted.map_err(|error| CliError::failed(format!("cannot listen for signals: {error}")))?;
+            Ok(ExitCode::SUCCESS)
         }
     }
-}
-
-fn ended(interrupted: std::io::Result<()>) -> Result<ExitCode, CliError> {
-    interrupted.map_err(|error| CliError::failed(format!("cannot listen for signals: {error}")))?;
-    Ok(ExitCode::SUCCESS)
 }

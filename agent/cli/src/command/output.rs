@@ -1,12 +1,14 @@
 //! Output on stdout: tables for people, JSON for programs.
 //!
-//! A closed pipe (`| head`) is an ordinary end, [`CliError::ClosedPipe`], never a panic.
+//! For commands that print and end: while they print, nothing else is done. Long-running commands
+//! print through [`stdio`], as all messages are. A closed pipe (`| head`) is an ordinary end, [`CliError::ClosedPipe`], never a panic.
 
 use super::error::CliError;
+use crate::stdio;
 use lockmesh_protocol::host_port::join;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stdout};
 
 /// Prints bytes as they are.
 ///
@@ -37,19 +39,26 @@ pub fn print_line(text: &str) -> Result<(), CliError> {
 /// # Errors
 /// As [`print_bytes`].
 pub fn print_json<T: Serialize + ?Sized>(value: &T) -> Result<(), CliError> {
+    print_bytes(&json(value)?)
+}
+
+/// A value as indented JSON with a newline.
+///
+/// # Errors
+/// It is no JSON.
+pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, CliError> {
     let mut text = Vec::new();
     let indented = serde_json::ser::PrettyFormatter::with_indent(b"    ");
     value
         .serialize(&mut serde_json::Serializer::with_formatter(&mut text, indented))
         .map_err(CliError::failed)?;
     text.push(b'\n');
-    print_bytes(&text)
+    Ok(text)
 }
 
 /// Prints a warning on stderr.
 pub fn warn(text: &str) {
-    // Without stderr there is no place to report an error.
-    let _ = writeln!(stderr(), "lockmesh: {text}");
+    stdio::report(text);
 }
 
 /// The narrowest that a column is made to fit the terminal.

@@ -5,6 +5,7 @@ use super::folder::{MemberFolder, refuse_long_socket, refuse_long_sockets};
 use super::options::DevOptions;
 use crate::data_folder::{self, HoldError};
 use crate::error::RunError;
+use crate::stdio;
 use lockmesh_agent::config::{AgentConfig, HttpConfig, UpstreamConfig};
 use lockmesh_net::Role;
 use lockmesh_net::config::NodeConfig;
@@ -110,6 +111,6 @@ pub(super) fn announce(tcp: &[SocketAddr], socket: Option<&Path>, more: &str) {
     let tcp = tcp.iter().map(|address| format!(" http={address}"));
     let socket = socket.map(|path| format!(" socket={}", path.display()));
     let line: String = tcp.chain(socket).collect();
-    // A reader that has gone away does not stop the service.
-    let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("ready{line}\n{more}").as_bytes());
+    // A reader that has gone away, or is stuck, does not stop the service.
+    drop(stdio::print(format!("ready{line}\n{more}").into()));
 }

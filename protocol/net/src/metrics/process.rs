@@ -4,7 +4,7 @@
 
 use super::reading::{self, Reading};
 use super::table::Row;
-use prometheus::IntGaugeVec;
+use prometheus::{IntCounter, IntGaugeVec};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
@@ -29,6 +29,7 @@ static READINGS: &[Reading<()>] = crate::readings! {
 crate::metrics! {
     BUILD: IntGaugeVec = "lockmesh_build_info", "1, with the build and the role of this process",
         by ["version", "commit", "role"];
+    DROPPED: IntCounter = "lockmesh_log_dropped_total", "Log lines dropped because the reader of stderr was stuck";
 }
 
 /// The start time of the process. It is computed once, so that it never changes.
@@ -52,6 +53,11 @@ pub fn show() {
 /// Registers the build of a role in this process.
 pub fn show_build(version: &str, commit: &str, role: &str) {
     BUILD.with_label_values(&[version, commit, role]).set(1);
+}
+
+/// Counts a log line or a message that was dropped because the reader of stderr was stuck.
+pub fn count_dropped_message() {
+    DROPPED.inc();
 }
 
 /// Returns the process's resident memory in bytes.

@@ -5,11 +5,13 @@
 
 use super::super::context::ConsistencyArgs;
 use super::super::error::CliError;
-use super::super::output::{print_bytes, warn};
+use super::super::output::warn;
 use super::value;
+use crate::stdio;
 use lockmesh_client::{Client, Entry};
 use serde::Serialize;
 use std::io::{IsTerminal, stderr, stdout};
+use std::mem;
 use std::time::{Duration, Instant};
 
 /// Print keys and values as JSON
@@ -46,13 +48,13 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
         pack(&entry, &mut piece)?;
         count += 1;
         if piece.len() >= PIECE {
-            print_bytes(&piece)?;
-            progress.report(count, piece.len());
-            piece.clear();
+            let bytes = piece.len();
+            stdio::print(mem::take(&mut piece)).await?;
+            progress.report(count, bytes);
         }
     }
     piece.extend_from_slice(if count == 0 { b"[]\n" } else { b"\n]\n" });
-    print_bytes(&piece)
+    Ok(stdio::print(piece).await?)
 }
 
 /// Renders an entry as an item of the array.

@@ -7,7 +7,6 @@ use crate::command::error::CliError;
 use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use lockmesh_protocol::duration::format as duration_text;
 use rustix::process::Signal;
-use std::io::Write;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -317,8 +316,7 @@ fn pass_on(signal: Signal, held: &Held, child: &Child) {
 
 /// Prints a message on stderr.
 pub fn report(text: &str) {
-    // Without stderr there is no place to report an error.
-    let _ = writeln!(std::io::stderr(), "lockmesh: {text}");
+    crate::stdio::report(text);
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use super::context::Context;
 use super::error::CliError;
 use super::kv::limits::{Limits, check_key};
 use super::output::warn;
+use crate::stdio;
 use compare::compare;
 use ledger::Ledger;
 use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
@@ -47,6 +48,7 @@ use std::time::{Duration, Instant};
 use tls::{Tls, TlsArgs};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use transfer::transfer;
 
 /// The port of Consul for HTTPS, unless `--from` has another.
@@ -137,7 +139,14 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let stop = if args.follow { Some(stop_signals()?) } else { None };
     let (json, target) = (args.json, context.client()?);
     let report = Migration::new(&args, target).await?.run(stop).await?;
-    report.print(json)?;
+    let printed = stdio::print(report.rendered(json)?);
+    match args.follow {
+        // The signal that ended it is obeyed, even if the reader is stuck.
+        true => timeout(stdio::FINISH_TIMEOUT, printed)
+            .await
+            .map_err(|_| CliError::failed("the report was not printed: the reader of stdout is stuck"))??,
+        false => printed.await?,
+    }
     verdict(&report, &args)
 }
 

@@ -1,7 +1,7 @@
 //! The result of a migration: counts, and the first keys of each kind.
 
 use super::super::error::CliError;
-use super::super::output::{print_json, print_line, printable, warn};
+use super::super::output::{json, printable, warn};
 use serde::Serialize;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
@@ -110,12 +110,9 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Prints the report.
-    pub(super) fn print(&self, json: bool) -> Result<(), CliError> {
-        match json {
-            true => print_json(self),
-            false => print_line(&self.text()),
-        }
+    /// The report as it is printed.
+    pub(super) fn rendered(&self, as_json: bool) -> Result<Vec<u8>, CliError> {
+        if as_json { json(self) } else { Ok(format!("{}\n", self.text()).into()) }
     }
 
     pub(super) fn text(&self) -> String {
