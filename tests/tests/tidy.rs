@@ -201,11 +201,12 @@ const IMPURE: &[&str] = &[
     "tokio",
 ];
 
-/// Markers of unfinished code, with the remedy.
+/// Markers of unfinished code, and of output that waits for its reader, with the remedy.
 const UNFINISHED: &[(&str, &str)] = &[
     ("todo!", "finish it"),
     ("unimplemented!", "finish it"),
     ("dbg!", "use `tracing`"),
+    ("eprintln!", "use `stdio::report`, which waits for no reader"),
     (".unwrap()", "use `expect(\"why it cannot happen\")`, or an error"),
     ("unbounded_channel", "everything has a limit: name one"),
     ("mpsc::channel()", "everything has a limit: use `sync_channel`"),

@@ -113,24 +113,24 @@ fn a_command_with_full_outputs_ends_its_program_with_its_lock() {
         assert_eq!(session(&client, &prefix), None, "{command:?} released it");
     };
     thread::scope(|scope| {
-        HOLDERS.map(|(command, code)| scope.spawn(move || check(command, code)));
+        for (command, code) in HOLDERS {
+            let check = &check;
+            scope.spawn(move || check(command, code));
+        }
     });
 }
 
 #[test]
 fn a_command_with_full_outputs_ends_its_program_without_its_agent() {
-    let (mut server, full) = (Dev::start(&[]), Full::new());
+    let (mut server, full) = (Dev::start(&["--session-ttl-min=1s"]), Full::new());
     let address = at(&server);
-    let options = [address.as_str(), "--ttl=10s", "--lock-delay=0s"];
+    let options = [address.as_str(), "--ttl=2s", "--lock-delay=0s"];
     let holders = HOLDERS.map(|(command, code)| (command, code, full.hold(command, &options)));
     let programs = HOLDERS.map(|(command, _)| full.program(command, 1));
     server.kill();
     programs.iter().for_each(|program| gone(program));
     for (command, code, holder) in &holders {
-        if code.is_none() {
-            holder.signal("TERM");
-        }
-        assert_eq!(holder.ends(), code.unwrap_or(122), "{command:?}");
+        assert_eq!(holder.ends(), code.unwrap_or(123), "{command:?}");
     }
 }
 
@@ -192,7 +192,8 @@ fn a_watch_with_full_outputs_tries_again() {
 fn a_monitor_with_full_outputs_ends_with_a_signal() {
     let (server, full) = (shared(), Full::new());
     let client = server.client();
-    let is_open = || client.get("/metrics").expect(200).text().contains("endpoint=\"/v1/agent/monitor\"");
+    let opened = r#"lockmesh_http_requests_total{endpoint="/v1/agent/monitor",status="200"} 1"#;
+    let is_open = || client.get("/metrics").expect(200).text().contains(opened);
     let monitor = full.lockmesh(&["monitor", "--log-level=debug", &at(&server)]);
     wait_until(is_open);
     for port in 0..20 {
@@ -250,7 +251,7 @@ fn a_migration_with_full_outputs_follows_and_ends() {
 fn a_command_ends_although_its_error_has_no_reader() {
     let full = Full::new();
     for (arguments, code) in [
-        (&["kv", "get"][..], 2),
+        (&["kv", "get", "--nonsense"][..], 2),
         (&["kv", "get", "--http-addr=127.0.0.1:1", "key"], 1),
         (&["agent", "--set", "log.level=loud"], 2),
     ] {

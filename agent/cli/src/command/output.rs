@@ -1,7 +1,8 @@
 //! Output on stdout: tables for people, JSON for programs.
 //!
-//! For commands that print and end: while they print, nothing else is done. Long-running commands
-//! print through [`stdio`], as all messages are. A closed pipe (`| head`) is an ordinary end, [`CliError::ClosedPipe`], never a panic.
+//! For commands that print and end: they wait for the reader, and nothing else is done meanwhile.
+//! Long-running commands, and all messages, use [`stdio`]. A closed pipe (`| head`) is an ordinary
+//! end, [`CliError::ClosedPipe`], never a panic.
 
 use super::error::CliError;
 use crate::stdio;
