@@ -19,6 +19,7 @@
 //! | `data_folder.rs` | an agent's data folder, closed to other users |
 //! | `pid_file.rs` | the file with the process id |
 //! | `error.rs` | startup errors |
+//! | `supervision/` | a command under a lock, as a pure state machine: the decisions of its guard and its supervisor |
 //! | `signals.rs`, `reload.rs` | signals of a running process: end, leave, reload |
 //! | `telemetry.rs` | logs, as text or JSON |
 
@@ -32,4 +33,5 @@ mod pid_file;
 pub mod reload;
 pub mod server;
 pub mod signals;
+pub mod supervision;
 pub mod telemetry;

@@ -1,6 +1,6 @@
 //! An instant of the clock that deadlines rest on.
 
-use std::ops::Add;
+use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// An instant of a clock that is monotonic and advances while the machine is suspended:
@@ -21,5 +21,14 @@ impl Add<Duration> for Moment {
 
     fn add(self, duration: Duration) -> Moment {
         Moment(self.0.saturating_add(duration))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Moment;
+
+    /// The first moment if there is no earlier one.
+    fn sub(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_sub(duration))
     }
 }
