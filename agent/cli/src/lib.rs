@@ -19,6 +19,7 @@
 //! | `data_folder.rs` | an agent's data folder, closed to other users |
 //! | `pid_file.rs` | the file with the process id |
 //! | `error.rs` | startup errors |
+//! | `supervision/` | a command under a lock, as a pure state machine: the decisions of its guard and its supervisor |
 //! | `signals.rs`, `reload.rs` | signals of a running process: end, leave, reload |
 //! | `stdio.rs` | stdout and stderr, which no duty waits for |
 //! | `telemetry.rs` | logs, as text or JSON |
@@ -34,4 +35,5 @@ pub mod reload;
 pub mod server;
 pub mod signals;
 pub mod stdio;
+pub mod supervision;
 pub mod telemetry;
