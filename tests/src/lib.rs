@@ -14,6 +14,7 @@
 //! | `figures.rs`, `probe.rs` | read metrics as Prometheus does; inspect a process from outside |
 //! | `cluster.rs`, `chaos/` | three real servers under a recorded load and one fault after another |
 //! | `hosts/` | servers and agents in network namespaces; the death of a host whose lock others await; the same with Consul; large meshes on one host |
+//! | `guards/` | `lockmesh lock` on these hosts, killed, stopped and blocked while its command runs |
 //! | `stall/` | a leader with a hanging disk under renewed sessions; full load on a healthy disk |
 //! | `upgrade/` | a rolling upgrade under load |
 //! | `history/` | recorded histories and their checkers: one of ours, one by others |
@@ -39,6 +40,7 @@ pub mod dialect;
 pub mod figures;
 pub mod fleet;
 pub mod fuzz;
+pub mod guards;
 pub mod history;
 pub mod hosts;
 pub mod http;

@@ -121,6 +121,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "server/src/background.rs",
             "protocol/net/src/metrics/process.rs",
             "server/src/store/origin.rs",
+            "tests/src/guards/",
             "tests/src/hosts/belief.rs",
         ],
     ),

@@ -38,7 +38,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -107,8 +107,8 @@ impl Options {
                 "--agents" => options.agents = Some(agents(&value()?)?),
                 "--seconds" => options.seconds = Some(seconds(&value()?)?),
                 "--list" => options.is_list = true,
-                "--binary" => options.binary = Some(program(&value()?)?),
-                "--beside-consul" => options.consul = Some(program(&value()?)?),
+                "--binary" => options.binary = Some(sandbox::program(&value()?)?),
+                "--beside-consul" => options.consul = Some(sandbox::program(&value()?)?),
                 "--believe" => options.witness = Some(value()?.into()),
                 sandbox::INSIDE => options.is_inside = true,
                 other => {
@@ -146,7 +146,7 @@ impl Options {
         let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
         let environment = [("LOCKMESH_BIN", program.into_os_string())];
         match self.jobs {
-            Some(jobs) => jobs::run(self.parts(), jobs, &shared(&arguments), &environment),
+            Some(jobs) => jobs::run(self.parts(), jobs, &jobs::shared(&arguments), &environment),
             None => sandbox::enter(&arguments, &environment),
         }
     }
@@ -225,7 +225,7 @@ impl Options {
         if is_clean {
             return Ok(ExitCode::SUCCESS);
         }
-        eprintln!("the logs of this run are in {}", keep(&logs).display());
+        eprintln!("the logs of this run are in {}", sandbox::keep(&logs).display());
         Ok(ExitCode::FAILURE)
     }
 
@@ -235,31 +235,6 @@ impl Options {
             false => print!("{report}"),
         }
     }
-}
-
-/// Returns the arguments common to all sandboxes of a run: all except those that select parts.
-fn shared(arguments: &[OsString]) -> Vec<OsString> {
-    let mut arguments = arguments.iter();
-    let mut shared = Vec::new();
-    while let Some(argument) = arguments.next() {
-        if ["--jobs", "--fault", "--length"].iter().any(|option| argument == option) {
-            arguments.next();
-        } else {
-            shared.push(argument.clone());
-        }
-    }
-    shared
-}
-
-/// Copies the logs out of the sandbox, into a new folder.
-fn keep(logs: &Path) -> PathBuf {
-    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
-    fs::create_dir_all(&home).expect("the folder can be made");
-    let kept = tempfile::Builder::new().prefix("run-").tempdir_in(home).expect("it can be written to").keep();
-    for file in fs::read_dir(logs).expect("it was made").flatten() {
-        fs::copy(file.path(), kept.join(file.file_name())).expect("it can be written to");
-    }
-    kept
 }
 
 fn rounds(word: &str) -> Result<usize, String> {
@@ -306,9 +281,4 @@ fn lock_delay(word: &str) -> Result<LockDelay, String> {
         "shipped" => Ok(LockDelay::Shipped),
         _ => Err(format!("--lock-delay {word}: expected none or shipped")),
     }
-}
-
-/// Returns the absolute path of an existing program.
-fn program(word: &str) -> Result<PathBuf, String> {
-    Path::new(word).canonicalize().map_err(|error| format!("cannot find the program {word}: {error}"))
 }

@@ -64,6 +64,20 @@ pub fn run(
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Returns the arguments common to all sandboxes of a run: all except those that select parts.
+pub fn shared(arguments: &[OsString]) -> Vec<OsString> {
+    let mut arguments = arguments.iter();
+    let mut shared = Vec::new();
+    while let Some(argument) = arguments.next() {
+        if ["--jobs", "--fault", "--length"].iter().any(|option| argument == option) {
+            arguments.next();
+        } else {
+            shared.push(argument.clone());
+        }
+    }
+    shared
+}
+
 /// Merges several tables: the common header line, the rows in this order, and the broken
 /// expectations last.
 fn merge(printed: &[String], order: &[String]) -> Vec<String> {

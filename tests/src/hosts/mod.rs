@@ -127,7 +127,7 @@ pub fn windows(asked: &[Window]) -> Result<Vec<Window>, String> {
 }
 
 /// Connects the hosts' network, in the sandbox.
-fn connect() -> Network {
+pub(crate) fn connect() -> Network {
     Network::new(&[&SERVERS[..], &AGENTS].concat())
 }
 

@@ -206,7 +206,7 @@ impl Stage {
 }
 
 /// Returns the number of sessions that wait for a lock, from a host's agent.
-pub(super) fn waiters(hosts: &Hosts, host: &str, name: &str) -> Option<u64> {
+pub(crate) fn waiters(hosts: &Hosts, host: &str, name: &str) -> Option<u64> {
     let locks = hosts.json(host, &format!("/v1/lockmesh/locks?prefix={name}/"))?;
     locks.as_array()?.first()?["Waiters"].as_u64()
 }

@@ -63,3 +63,22 @@ pub fn prepare() -> PathBuf {
     fs::create_dir(FOLDER).expect("the file system is fresh");
     Path::new(FOLDER).to_path_buf()
 }
+
+/// Copies the logs out of the sandbox, into a new folder.
+pub fn keep(logs: &Path) -> PathBuf {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/hosts");
+    fs::create_dir_all(&home).expect("the folder can be made");
+    let kept = tempfile::Builder::new().prefix("run-").tempdir_in(home).expect("it can be written to").keep();
+    for file in fs::read_dir(logs).expect("it was made").flatten() {
+        fs::copy(file.path(), kept.join(file.file_name())).expect("it can be written to");
+    }
+    kept
+}
+
+/// Returns the absolute path of an existing program.
+///
+/// # Errors
+/// There is no such file.
+pub fn program(word: &str) -> Result<PathBuf, String> {
+    Path::new(word).canonicalize().map_err(|error| format!("cannot find the program {word}: {error}"))
+}
