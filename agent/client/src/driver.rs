@@ -4,9 +4,10 @@
 //! task of its own. One additional task drives the timers. The driver makes no decisions.
 
 use crate::client::{Client, Tidying};
+use crate::clock::Timer;
 use crate::error::Error;
 use crate::holder::{
-    Event, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, Notice, Outbox,
+    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, Notice, Outbox,
     Request, Response, SessionUse, Wanted, Write,
 };
 use crate::loss::Loss;
@@ -96,8 +97,7 @@ impl Driver {
         let (sender, acquired) = oneshot::channel();
         let id = {
             let mut state = self.shared.state();
-            state.last_hold += 1;
-            let id = HoldId(state.last_hold);
+            let id = state.next_hold();
             // Registered before the input is processed, because the result may come in the same
             // turn.
             state.acquiring.insert(id, sender);
@@ -108,6 +108,16 @@ impl Driver {
         self.shared.handle_input(Input::Acquire(id, wanted));
         let grant = acquired.await.expect("an acquisition is answered")?;
         Ok(grant.map(|grant| (hold, grant)))
+    }
+
+    /// Releases what a dead process holds under this session, then ends the session.
+    pub(crate) async fn give_back(self: &Arc<Self>, goal: Goal, session: String) -> Result<bool, Error> {
+        let (sender, released) = oneshot::channel();
+        let id = self.shared.state().next_hold();
+        self.shared.state().releasing.insert(id, sender);
+        self.shared.handle_input(Input::GiveBack(id, goal, session));
+        // The sender is dropped without a result only with the driver, which this borrows.
+        released.await.expect("a release is answered")
     }
 
     /// Ends the session.
@@ -236,6 +246,11 @@ impl HoldersShared {
 }
 
 impl HoldersState {
+    fn next_hold(&mut self) -> HoldId {
+        self.last_hold += 1;
+        HoldId(self.last_hold)
+    }
+
     /// Delivers an event to its waiting caller, which may be gone.
     fn notify_waiting(&mut self, event: Event) {
         match event {
@@ -260,6 +275,7 @@ fn unlike(known: &GuardState, state: GuardState) -> Option<GuardState> {
 /// Ticks at the holder's wake-up times until the holder is done.
 async fn send_ticks(shared: Arc<HoldersShared>) {
     let mut changed = shared.changed.subscribe();
+    let mut timer = Timer::new(shared.client.clock());
     loop {
         // Before the check: any later change wakes this task again.
         changed.borrow_and_update();
@@ -273,7 +289,7 @@ async fn send_ticks(shared: Arc<HoldersShared>) {
         }
         let wake = async {
             match wakes_at {
-                Some(at) => shared.client.clock().sleep_until(at).await,
+                Some(at) => timer.sleep_until(at).await,
                 None => std::future::pending().await,
             }
         };

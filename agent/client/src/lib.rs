@@ -86,7 +86,7 @@ pub use address::{Address, DEFAULT_PORT};
 pub use agent::{Agent, Monitor};
 pub use catalog::Catalog;
 pub use client::{Answer, Client};
-pub use clock::Clock;
+pub use clock::{Clock, Timer};
 pub use connection::{Stream, Wrapped, Wrapper, dial};
 pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};

@@ -3,18 +3,28 @@
 //! A release is retried until it is acknowledged, or until the session is no longer valid, which
 //! also ends the hold. After an acquisition that was given up, the release is sent once if the
 //! session ends with it; otherwise it is retried like any other.
+//!
+//! A hold that a dead process left behind is released in the name of its session, which is neither
+//! renewed nor followed. The release, then the end of the session, are retried until they are
+//! acknowledged.
 
 use super::SessionUse;
 use super::attempt::OVERTAKEN_SPREAD_TIME;
 use super::context::Context;
 use super::goal::Goal;
 use super::hold::{Hold, HoldStage};
+use super::id::HoldId;
 use super::input::Response;
-use super::outbox::{Event, Notice, Request};
+use super::moment::Moment;
+use super::outbox::{EndReason, Event, Notice, Request};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::read::Read;
 use std::time::Duration;
+
+/// The time for which the release of a hold that was left behind is retried, at least: an operator
+/// needs minutes to bring back an agent or a quorum. A session with a longer TTL is tried longer.
+const LEFT_BEHIND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A pending release.
 #[derive(Debug)]
@@ -33,6 +43,8 @@ enum Reason {
     Released { was_held: bool },
     /// The acquisition was given up; the result for its caller.
     GaveUp(Option<Result<(), Error>>),
+    /// The process that held it is dead; retried until this moment, when the session has ended.
+    LeftBehind { until: Moment },
 }
 
 /// The event that a release waits for.
@@ -75,6 +87,17 @@ impl GiveBack {
 }
 
 impl Hold {
+    /// Releases a hold of another process's session, which is no longer renewed; then ends it.
+    pub(super) fn left_behind(id: HoldId, goal: Goal, session: String, cx: &mut Context) -> Self {
+        // An unrenewed session ends within two of its TTLs.
+        let timeout = LEFT_BEHIND_TIMEOUT.max(2 * cx.options.ttl_with(cx.default_window));
+        let reason = Reason::LeftBehind { until: cx.now + timeout };
+        let stage = HoldStage::GivingBack(GiveBack::new(reason));
+        let mut hold = Self { session, ..Self::with_stage(id, goal, stage) };
+        hold.give_back_now(cx);
+        hold
+    }
+
     fn giving_back(&mut self) -> &mut GiveBack {
         match &mut self.stage {
             HoldStage::GivingBack(giving_back) => giving_back,
@@ -134,7 +157,10 @@ impl Hold {
 
     /// Continues after a pause.
     pub(super) fn give_back_again(&mut self, cx: &mut Context) {
-        if cx.is_kept(&self.session) {
+        if matches!(self.giving_back().step, GiveBackStep::EndingSession(_)) {
+            return self.end_left_behind(cx);
+        }
+        if self.may_still_hold(cx) {
             return self.give_back_now(cx);
         }
         // Too late for another try.
@@ -142,7 +168,19 @@ impl Hold {
         self.end_with(given, cx);
     }
 
+    /// Returns `true` if the session may still be alive, so that another try is worthwhile.
+    fn may_still_hold(&mut self, cx: &Context) -> bool {
+        match self.giving_back().reason {
+            Reason::LeftBehind { until } => cx.now < until,
+            // A suspended session may turn out to be alive and still hold it.
+            Reason::Released { .. } | Reason::GaveUp(_) => cx.is_kept(&self.session),
+        }
+    }
+
     pub(super) fn give_back_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
+        if matches!(self.giving_back().step, GiveBackStep::EndingSession(_)) {
+            return self.left_behind_ended(result.map(|_| ()), cx);
+        }
         let response = match result {
             Ok(response) => response,
             Err(error) => return self.give_back_failed(error, cx),
@@ -189,30 +227,54 @@ impl Hold {
     }
 
     fn give_back_failed(&mut self, error: Error, cx: &mut Context) {
-        // A suspended session may turn out to be alive and still hold it.
-        let is_worth_another = error.is_transient() && cx.is_kept(&self.session);
+        let is_worth_another = error.is_transient() && self.may_still_hold(cx);
         let is_shared = cx.session_use == SessionUse::Shared;
         let giving_back = self.giving_back();
-        let goes_on = matches!(giving_back.reason, Reason::Released { .. }) || is_shared;
+        let goes_on = !matches!(giving_back.reason, Reason::GaveUp(_)) || is_shared;
         if !is_worth_another || !goes_on {
             giving_back.failed(error);
             let given = giving_back.given_up();
             return self.end_with(given, cx);
         }
         giving_back.step = GiveBackStep::Pausing;
-        let pause = giving_back.backoff.failed(&mut cx.jitter);
-        self.wakes_at = Some(cx.now + pause);
-        self.log_retry(&error, cx);
+        self.pause_give_back(&error, cx);
         self.giving_back().failed(error);
         // The caller need not wait for the retries; but without them the session would keep an
         // unknown self.
         self.announce_giving_up(cx);
     }
 
+    fn pause_give_back(&mut self, error: &Error, cx: &mut Context) {
+        let pause = self.giving_back().backoff.failed(&mut cx.jitter);
+        self.wakes_at = Some(cx.now + pause);
+        self.log_retry(error, cx);
+    }
+
+    fn end_left_behind(&mut self, cx: &mut Context) {
+        self.send(Request::EndSession(self.session.clone(), EndReason::Closed), cx);
+    }
+
+    fn left_behind_ended(&mut self, result: Result<(), Error>, cx: &mut Context) {
+        match result {
+            Err(error) if error.is_transient() && self.may_still_hold(cx) => {
+                self.pause_give_back(&error, cx);
+            }
+            result => {
+                if let Err(error) = &result {
+                    cx.log(Notice::NotDestroyed(self.session.clone(), error.to_string()));
+                }
+                self.given_back(Some(result), cx);
+            }
+        }
+    }
+
     /// Ends the session if it served only this hold, after everything else was released.
     fn end_with(&mut self, given: Result<bool, Error>, cx: &mut Context) {
         self.wakes_at = None;
         self.giving_back().step = GiveBackStep::EndingSession(given);
+        if matches!(self.giving_back().reason, Reason::LeftBehind { .. }) {
+            return self.end_left_behind(cx);
+        }
         let ends = cx.session_use == SessionUse::OneHold && cx.end_with_hold(self.id, self.is_awaited);
         if !ends {
             // A lock whose release failed ends with the session, but the time is unknown.
@@ -233,13 +295,15 @@ impl Hold {
             let what = self.goal.name().to_owned();
             cx.log(Notice::NotGivenBack(what, error.to_string()));
         }
-        if let (Reason::Released { was_held }, true) = (giving_back.reason, self.is_awaited) {
-            let result = match (closed, &self.goal) {
-                // Ending a session ends all of its holds, even if the release was not acknowledged.
-                (Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
-                (Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
-                (Some(Err(_)) | None, _) => given,
-            };
+        let result = match (giving_back.reason, closed, &self.goal) {
+            (Reason::GaveUp(_), ..) => return,
+            // Ending a session ends all of its holds, even if the release was not acknowledged.
+            (Reason::Released { was_held }, Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
+            (Reason::Released { was_held }, Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
+            // Only the release tells if a hold that was left behind was still held.
+            (Reason::Released { .. } | Reason::LeftBehind { .. }, ..) => given,
+        };
+        if self.is_awaited {
             cx.report(Event::Released(self.id, result));
         }
     }

@@ -42,13 +42,18 @@ pub(super) enum HoldStage {
 
 impl Hold {
     pub(super) fn new(id: HoldId, wanted: Wanted) -> Self {
+        let stage = HoldStage::Acquiring(Attempt::new(wanted.wait_limit));
+        Self { watch_retries: wanted.watch_retries, ..Self::with_stage(id, wanted.goal, stage) }
+    }
+
+    pub(super) fn with_stage(id: HoldId, goal: Goal, stage: HoldStage) -> Self {
         Self {
             id,
-            goal: wanted.goal,
-            watch_retries: wanted.watch_retries,
+            goal,
+            watch_retries: None,
             session: String::new(),
             fence: None,
-            stage: HoldStage::Acquiring(Attempt::new(wanted.wait_limit)),
+            stage,
             request: None,
             wakes_at: None,
             loss: None,

@@ -8,7 +8,7 @@
 //!    └ deadline passed, session gone ─▶ all holds are lost               │
 //! node lease: deadline from the agent ─▶ passed: holds are suspended     │
 //!    └ new deadline ─▶ look ─▶ held again, or lost                       │
-//!                           Release, Drop ──▶ give back ──▶ Event::Released
+//!                 Release, Drop, GiveBack ──▶ give back ──▶ Event::Released
 //! ```
 //!
 //! It decides when to renew a session, how long the session counts as alive, and how to acquire a
@@ -33,7 +33,7 @@
 //! | `hold.rs` | a hold, and its stage |
 //! | `attempt.rs` | acquiring |
 //! | `watch.rs` | detecting a loss while the session is alive |
-//! | `give_back.rs` | releasing holds and undelivered grants |
+//! | `give_back.rs` | releasing holds, undelivered grants, and holds of dead processes |
 //! | `moment.rs` | an instant of the clock that deadlines rest on |
 //!
 //! **Invariants.** No hold counts as held after the deadline of its session, which is counted from
@@ -212,6 +212,9 @@ impl Holder {
                 }
             }
             Input::Release(id) => self.with_hold(id, Hold::release),
+            Input::GiveBack(id, goal, session) => {
+                self.holds.insert(id, Hold::left_behind(id, goal, session, &mut self.cx));
+            }
             Input::Drop(id) => self.with_hold(id, Hold::abandon),
             Input::Close => self.close(),
             Input::Abandon => self.abandon(),

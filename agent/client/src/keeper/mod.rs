@@ -100,6 +100,15 @@ impl Source {
             Self::Shared(keeper) => Ok(Arc::clone(keeper.driver())),
         }
     }
+
+    /// Starts a driver for a session that another process created with these options.
+    pub(crate) fn driver_of_another(&self, client: &Client) -> Arc<Driver> {
+        let options = match self {
+            Self::Own(options) => options.clone(),
+            Self::Shared(_) => SessionOptions::default(),
+        };
+        Driver::start(client, options, SessionUse::OneHold)
+    }
 }
 
 #[cfg(test)]

@@ -114,6 +114,21 @@ impl Lock {
         self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
+    /// Releases the lock on behalf of a dead process that held it under `session`, then ends the
+    /// session, so that there is no lock-delay. The release writes the value and flags of this lock.
+    /// Returns `false` if the session no longer held it. Transient errors are retried until the
+    /// session has ended in any case: for 10 minutes, or two TTLs of this lock's session options if
+    /// that is longer. If the future is dropped, this continues in the background.
+    ///
+    /// Call it only when nothing that relies on the lock runs any more.
+    ///
+    /// # Errors
+    /// The release failed or its outcome is unknown; the lock then ends with its session.
+    pub async fn give_back(&self, session: &str) -> Result<bool, Error> {
+        let driver = self.source.driver_of_another(&self.client);
+        driver.give_back(Goal::Lock(self.goal.clone()), session.to_owned()).await
+    }
+
     /// Deletes the lock's key unless the lock is held; returns `false` if it is.
     ///
     /// # Errors

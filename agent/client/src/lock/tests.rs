@@ -290,3 +290,18 @@ async fn an_agent_that_dies_leaves_it_suspended_and_then_says_why_it_is_lost() {
     assert_eq!(lost, GuardState::Lost(Loss::Ended("destroyed".into())));
     assert!(!guard.release().await.expect("no error"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn lock_of_dead_process_is_given_back_without_delay() {
+    let fake = Fake::start();
+    let dead = lock(&fake).acquire().await.expect("free");
+    fake.fail("release=", Fault::DoneUnheard, 1);
+    fake.fail("/v1/session/destroy/", Fault::Status(500, "No cluster leader"), 3);
+    let begun = Instant::now();
+    assert!(lock(&fake).value("over").give_back(dead.session()).await.expect("given back"));
+    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert_eq!((fake.holder("job"), fake.value("job").as_deref()), (None, Some("over")));
+    assert_eq!(fake.sessions(), 0);
+    assert!(lock(&fake).try_acquire().await.expect("no error").is_some());
+    assert!(!lock(&fake).give_back(dead.session()).await.expect("no error"));
+}

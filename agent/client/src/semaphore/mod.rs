@@ -98,6 +98,17 @@ impl Semaphore {
         self.attempt(WaitLimit::Until(self.client.clock().now() + limit)).await
     }
 
+    /// Gives back the slot of a dead process that held it under `session`: removes the session from
+    /// the list of holders, deletes its own key, and ends it. Returns `false` if the session was not
+    /// on the list. Otherwise as [`crate::Lock::give_back`].
+    ///
+    /// # Errors
+    /// As [`crate::Lock::give_back`].
+    pub async fn give_back(&self, session: &str) -> Result<bool, Error> {
+        let driver = Driver::start(&self.client, self.options.clone(), SessionUse::OneHold);
+        driver.give_back(Goal::Slot(self.goal.clone()), session.to_owned()).await
+    }
+
     /// Deletes the list of holders unless a holder is alive; returns `false` if one is.
     ///
     /// # Errors

@@ -109,3 +109,15 @@ async fn another_limit_is_accepted_once_all_holders_have_left() {
     assert!(matches!(semaphore(&fake).acquire().await, Err(Error::SlotCount { stored: 3, wanted: 2, .. })));
     guard.release().await.expect("released");
 }
+
+#[tokio::test(start_paused = true)]
+async fn slot_of_dead_process_is_given_back_alone() {
+    let fake = Fake::start();
+    let dead = semaphore(&fake).acquire().await.expect("a free slot");
+    let other = semaphore(&fake).acquire().await.expect("a free slot");
+    assert!(semaphore(&fake).give_back(dead.session()).await.expect("given back"));
+    assert_eq!((holders(&fake), fake.sessions()), (1, 1));
+    assert_eq!(fake.value(&format!("pool/{}", dead.session())), None);
+    assert!(other.is_held() && semaphore(&fake).try_acquire().await.expect("no error").is_some());
+    assert!(!semaphore(&fake).give_back(dead.session()).await.expect("no error"));
+}

@@ -160,3 +160,80 @@ fn a_session_that_cannot_be_ended_leaves_the_release_as_it_was() {
     story.answer("destroy", Err(not_done()));
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
+
+fn left_behind(options: SessionOptions, goal: Goal) -> Story {
+    let mut story = Story::with_options(options, SessionUse::OneHold);
+    story.handle_input(Input::GiveBack(JOB, goal, "S9".into()));
+    story
+}
+
+#[test]
+fn hold_of_dead_process_is_released_before_its_session_ends() {
+    for was_held in [true, false] {
+        let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+        assert!(
+            matches!(story.request("release"), Request::Release(write, session) if write.value == "me" && session == "S9")
+        );
+        assert!(!story.is_held() && story.holder.is_tidying());
+        story.answer("release", Ok(Response::Verdict(was_held)));
+        assert!(matches!(story.request("destroy"), Request::EndSession(session, _) if session == "S9"));
+        assert!(story.told_release().is_none());
+        story.answer("destroy", Ok(Response::Done));
+        assert!(matches!(story.told_release(), Some(Ok(held)) if *held == was_held));
+        story.handle_input(Input::Abandon);
+        story.pass(600 * SECOND);
+        assert!(story.holder.is_done() && !story.holder.is_tidying());
+        assert_eq!(story.log, ["release", "destroy"], "the session is not used otherwise");
+    }
+}
+
+/// Both requests fail for four minutes; then both are answered within a second.
+#[test]
+fn hold_of_dead_process_is_released_when_agent_returns() {
+    let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+    // The supervisor stops waiting for it.
+    story.handle_input(Input::Drop(JOB));
+    story.handle_input(Input::Abandon);
+    for (what, done) in [("release", Response::Verdict(false)), ("destroy", Response::Done)] {
+        for second in 0..240 {
+            assert!(story.asked().contains(&what), "{what} after {second} s");
+            story.answer(what, Err(if second == 100 { unheard() } else { not_done() }));
+            story.pass(SECOND);
+        }
+        assert!(story.holder.is_tidying() && !story.holder.is_done());
+        story.answer(what, Ok(done));
+    }
+    assert!(story.holder.is_done() && story.told_release().is_none());
+}
+
+/// The limits are 10 minutes and two TTLs.
+#[test]
+fn hold_of_dead_process_is_left_to_its_ttl_at_limit() {
+    for (ttl, limit) in [(TTL, 600), (600 * SECOND, 1_200)] {
+        let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("story") };
+        let mut story = left_behind(options, wanted(WaitLimit::Once).goal);
+        let began = story.now;
+        while story.told_release().is_none() {
+            for what in ["release", "destroy"] {
+                if story.asked().contains(&what) {
+                    story.answer(what, Err(unheard()));
+                }
+            }
+            story.pass(MS * 500);
+        }
+        let tried = story.now.since(began);
+        assert!(tried >= SECOND * limit && tried < SECOND * (limit + 3), "{tried:?}");
+        assert!(matches!(story.told_release(), Some(Err(Error::UnknownOutcome { .. }))));
+        assert!(matches!(story.notices.last(), Some(Notice::NotGivenBack(..))));
+        story.handle_input(Input::Abandon);
+        assert!(story.holder.is_done());
+    }
+}
+
+#[test]
+fn refused_release_of_dead_process_still_ends_its_session() {
+    let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+    story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Err(Error::Refused { .. }))));
+}

@@ -153,3 +153,25 @@ fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
     // The session's end deletes the key.
     assert_eq!(story.asked(), ["destroy"]);
 }
+
+#[test]
+fn slot_of_dead_process_is_given_back_step_by_step() {
+    let mut story = Story::begin(SessionUse::OneHold);
+    let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
+    story.handle_input(Input::GiveBack(JOB, goal, "S9".into()));
+    story.answer("get", list(&["S9", "S2"], &[], 9));
+    // Another client changed the list at the same moment; later the agent is away.
+    story.answer("cas", Ok(Response::Verdict(false)));
+    story.pass(SECOND);
+    story.answer("get", Err(not_done()));
+    story.pass(SECOND);
+    story.answer("get", list(&["S9", "S3"], &[], 10));
+    let Request::Cas(write, index) = story.request("cas") else { unreachable!() };
+    assert_eq!((&write.value[..], *index), (&b"{\"Limit\":2,\"Holders\":{\"S3\":true}}"[..], 10));
+    story.answer("cas", Ok(Response::Verdict(true)));
+    assert!(matches!(story.request("delete"), Request::Delete(key) if key == "pool/S9"));
+    story.answer("delete", Ok(Response::Done));
+    assert!(matches!(story.request("destroy"), Request::EndSession(session, _) if session == "S9"));
+    story.answer("destroy", Ok(Response::Done));
+    assert!(matches!(story.told_release(), Some(Ok(true))));
+}
