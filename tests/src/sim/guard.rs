@@ -271,7 +271,7 @@ impl Guard {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = self.holder()?;
         let session = guard_calls::id_of(holder.session()?);
-        let was_revoked = self.promises.is_taken(*id, &session);
+        let was_revoked = self.promises.is_taken(*id, &session) || self.was_given_back(&session);
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
@@ -688,6 +688,7 @@ impl Guard {
         if let Doing::Releasing(id, own) = &self.doing
             && own == key
             && self.is_own(session)
+            && !self.was_given_back(session)
         {
             self.promises.gave_back(*id);
         }

@@ -204,13 +204,21 @@ impl Guard {
 
     /// A supervisor's client gives the hold back.
     fn give_back(&mut self, stage: &mut Stage, number: u64, acts: &mut Vec<Act>) {
-        let Some(job) = self.jobs.get(&number) else { return };
+        let Some(job) = self.jobs.get_mut(&number) else { return };
+        job.record.is_given_back = true;
+        stage.log(|| format!("the supervisor gives {} of {} back", job.key, job.session));
         let (hold, session) = (job.hold, job.session.to_string());
         let goal = LockGoal { key: job.key.as_str().to_owned(), value: Bytes::new(), flags: 0 };
         let seat = SUPERVISORS + number;
         let options = SessionOptions::named(guard_calls::SESSION_NAME);
         self.seats.insert(seat, Seat::new(Holder::new(options, SessionUse::OneHold, self.job_draw.bits())));
         self.handle_input(stage, seat, Input::GiveBack(hold, Goal::Lock(goal), session), acts);
+    }
+
+    /// Returns `true` if a supervisor gives the hold of this session back. Its guard learns of that
+    /// later, but its command has ended.
+    pub(super) fn was_given_back(&self, session: &SessionId) -> bool {
+        self.jobs.values().any(|job| job.session == *session && job.record.is_given_back)
     }
 
     /// A supervisor's client has given the hold back.

@@ -168,6 +168,8 @@ pub(super) struct Record {
     pub(super) learned_loss: Option<(Time, Duration)>,
     /// `true` if a release of the hold, or the end of its session, was requested.
     pub(super) end_requested: bool,
+    /// `true` if the supervisor gives the hold back, or has given it back.
+    pub(super) is_given_back: bool,
     /// `true` if an overlap that nothing could prevent was counted.
     pub(super) overlap_counted: bool,
     /// `true` if the supervisor exited by itself.
@@ -545,6 +547,7 @@ impl Job {
                 Side::Guard | Side::Supervisor => {}
             }
         }
+        stage.log(|| format!("the {side:?} of {} kills its command under {}", self.session, self.key));
         let (dodged, own_groups) = (self.tree.dodged, self.tree.own_groups);
         self.tree.kill_all();
         if self.tree.dodged > dodged {
