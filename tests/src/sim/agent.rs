@@ -190,7 +190,7 @@ impl Agent {
         // The rate of the host's clock changes, never its reading.
         let rate = clock_rate(stage);
         self.clock.turn(stage.now, rate);
-        self.guards.set_clock(self.clock);
+        self.guards.set_clock(stage, self.clock);
         self.start_anew(stage, judge, downtime);
     }
 

@@ -8,10 +8,12 @@
 use super::clock::Clock;
 use super::draw::Draw;
 use super::guard_calls::{self, Kind};
+use super::guard_command::{self, SUPERVISORS};
 use super::guard_promises::Promises;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
+use super::supervised::{CommandEvent, Job};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
@@ -58,6 +60,8 @@ pub enum GuardEvent {
     HostStops(Duration),
     /// The host dies, and comes back after this time with a new clock.
     HostDies(Clock, Duration),
+    /// An event of a command, by its number.
+    Command(u64, CommandEvent),
 }
 
 /// An action of a guard at its agent.
@@ -78,16 +82,22 @@ pub enum Act {
 
 /// A holder and its pending requests.
 #[derive(Debug)]
-struct Seat {
+pub(super) struct Seat {
     holder: Holder,
     /// The kind and the send time of each request.
-    under_way: BTreeMap<HolderRequest, (Kind, Time)>,
+    pub(super) under_way: BTreeMap<HolderRequest, (Kind, Time)>,
     wakes_at: Option<Time>,
+}
+
+impl Seat {
+    pub(super) fn new(holder: Holder) -> Self {
+        Self { holder, under_way: BTreeMap::new(), wakes_at: None }
+    }
 }
 
 /// The activity of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Doing {
+pub(super) enum Doing {
     Nothing,
     /// Waits for its session, or for the end of one.
     Waiting,
@@ -111,26 +121,45 @@ pub struct Belief {
 /// A program that holds locks.
 #[derive(Debug)]
 pub struct Guard {
-    agent: usize,
-    number: usize,
-    clock: Clock,
+    pub(super) agent: usize,
+    pub(super) number: usize,
+    pub(super) clock: Clock,
     draw: Draw,
     session_use: SessionUse,
-    seats: BTreeMap<u64, Seat>,
+    pub(super) seats: BTreeMap<u64, Seat>,
     last_seat: u64,
     last_hold: u64,
     /// The present holder, if any.
-    seat: Option<u64>,
-    doing: Doing,
+    pub(super) seat: Option<u64>,
+    pub(super) doing: Doing,
+    /// The lock-delay of the newest session.
+    pub(super) lock_delay: Duration,
+    /// `true` if it runs a command under each hold.
+    pub(super) runs_commands: bool,
+    /// The random source of its commands, so that they change no other draw.
+    pub(super) job_draw: Draw,
+    /// The commands of all its processes.
+    pub(super) jobs: BTreeMap<u64, Job>,
+    pub(super) last_job: u64,
+    /// The command of the present process.
+    pub(super) job: Option<u64>,
+    /// A dropped hold's holder and command, until the holder has nothing left to do.
+    pub(super) settling: Option<(u64, u64)>,
+    /// The length of the next suspension by a terminal.
+    pub(super) suspension: Duration,
+    /// While the process has stopped itself: its command.
+    pub(super) suspended: Option<u64>,
+    /// `true` if its process has died since the last look.
+    died: bool,
     /// While the process is paused: the events that it will find.
-    missed: Option<Vec<GuardEvent>>,
+    pub(super) missed: Option<Vec<GuardEvent>>,
     /// The end of the pause.
     stands_until: Time,
     /// Set while the process is paused and its host is not.
-    stands_alone: bool,
+    pub(super) stands_alone: bool,
     /// `true` if another client must take the lock away, and the guard notice that, before it is
     /// content.
-    awaits_loss: bool,
+    pub(super) awaits_loss: bool,
     promises: Promises,
     /// Sessions that it stopped believing in because no renewal was acknowledged in time.
     silenced: BTreeSet<SessionId>,
@@ -138,7 +167,7 @@ pub struct Guard {
     is_patient: bool,
     /// `true` if a backup was restored: its session may hold a lock that it released.
     restored: bool,
-    served: bool,
+    pub(super) served: bool,
 }
 
 impl Guard {
@@ -155,12 +184,23 @@ impl Guard {
         let mut draw = Draw::new(stage.draw.bits());
         let session_use = if draw.once_in(3) { SessionUse::Shared } else { SessionUse::OneHold };
         let is_patient = draw.once_in(2);
+        let mut job_draw = Draw::new(!draw.clone().bits());
         Self {
             agent,
             number,
             clock,
             draw,
             session_use,
+            lock_delay: Duration::ZERO,
+            runs_commands: session_use == SessionUse::OneHold && !job_draw.once_in(8),
+            job_draw,
+            jobs: BTreeMap::new(),
+            last_job: 0,
+            job: None,
+            settling: None,
+            suspension: Duration::ZERO,
+            suspended: None,
+            died: false,
             promises: Promises::default(),
             silenced: BTreeSet::new(),
             is_patient,
@@ -196,8 +236,14 @@ impl Guard {
     }
 
     /// Changes the rate of its host's clock.
-    pub fn set_clock(&mut self, clock: Clock) {
+    pub fn set_clock(&mut self, stage: &mut Stage, clock: Clock) {
         self.clock = clock;
+        self.jobs.values_mut().for_each(|job| job.set_clock(stage, clock));
+    }
+
+    /// Returns `true` if its process has died since the last call.
+    pub(super) fn has_died(&mut self) -> bool {
+        std::mem::take(&mut self.died)
     }
 
     /// Returns `true` if it holds a lock, or did at its last check.
@@ -211,12 +257,12 @@ impl Guard {
     }
 
     /// Returns the reading of its host's clock.
-    fn moment(&self, now: Time) -> Moment {
+    pub(super) fn moment(&self, now: Time) -> Moment {
         Moment::default() + self.clock.at(now).since(Time(0))
     }
 
     /// Returns the present holder, if any.
-    fn holder(&self) -> Option<&Holder> {
+    pub(super) fn holder(&self) -> Option<&Holder> {
         Some(&self.seats.get(&self.seat?)?.holder)
     }
 
@@ -225,7 +271,7 @@ impl Guard {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = self.holder()?;
         let session = guard_calls::id_of(holder.session()?);
-        let was_revoked = self.promises.is_taken(*id, &session);
+        let was_revoked = self.promises.is_taken(*id, &session) || self.was_given_back(&session);
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
@@ -262,7 +308,22 @@ impl Guard {
     /// Processes an event, and returns the resulting actions at its agent.
     pub fn happens(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent) -> Vec<Act> {
         let mut acts = Vec::new();
+        if let GuardEvent::Wake(seat)
+        | GuardEvent::Hears(seat, ..)
+        | GuardEvent::Tired(seat, _)
+        | GuardEvent::IsTold(seat, ..) = event
+            && seat >= SUPERVISORS
+        {
+            match self.supervisor_waits(stage.now, seat) {
+                Some(wait) => self.later(stage, wait, event),
+                None => self.step(stage, judge, event, &mut acts),
+            }
+            return acts;
+        }
         match (event, &mut self.missed) {
+            (GuardEvent::Command(number, event), _) => {
+                self.command_happens(stage, number, event, &mut acts);
+            }
             (GuardEvent::Stop, None) if !stage.calm => self.stop(stage),
             (GuardEvent::Stop, _) => {}
             (GuardEvent::Resume, _) => self.resume(stage, judge, &mut acts),
@@ -270,9 +331,15 @@ impl Guard {
             (GuardEvent::HostStops(length), _) => {
                 self.stands_alone = false;
                 self.stand_still(stage, length);
+                let until = stage.now + length;
+                self.jobs.values_mut().for_each(|job| job.freeze(stage, until));
             }
             (GuardEvent::HostDies(clock, downtime), _) => {
-                self.die(&mut acts);
+                self.die(stage, &mut acts);
+                self.died = false;
+                self.jobs.clear();
+                self.seats.clear();
+                acts.push(Act::CancelAll(u64::MAX));
                 self.clock = clock;
                 self.stand_still(stage, downtime);
             }
@@ -305,8 +372,9 @@ impl Guard {
         self.later(stage, wait, GuardEvent::Stop);
     }
 
-    fn stand_still(&mut self, stage: &mut Stage, length: Duration) {
+    pub(super) fn stand_still(&mut self, stage: &mut Stage, length: Duration) {
         self.missed.get_or_insert_default();
+        self.jobs.values_mut().for_each(Job::guard_stops);
         self.stands_until = self.stands_until.max(stage.now + length);
         self.later(stage, length, GuardEvent::Resume);
     }
@@ -324,6 +392,7 @@ impl Guard {
         if let (Doing::Holding(..), None) = (&self.doing, self.belief(stage.now)) {
             stage.hit(Mark::GuardOverslept);
         }
+        self.commands_continue(stage, acts);
         for event in missed {
             self.step(stage, judge, event, acts);
         }
@@ -334,17 +403,19 @@ impl Guard {
             return;
         }
         stage.hit(Mark::GuardKilled);
-        self.die(acts);
+        self.die(stage, acts);
         let mean = stage.plan.guards.kill.unwrap_or_default();
         let wait = stage.around(mean);
         self.later(stage, wait, GuardEvent::Kill);
     }
 
     /// A pending wake-up continues to be used.
-    fn die(&mut self, acts: &mut Vec<Act>) {
+    pub(super) fn die(&mut self, stage: &mut Stage, acts: &mut Vec<Act>) {
         acts.push(Act::CancelAll(self.last_seat));
-        self.seats.clear();
-        (self.seat, self.doing) = (None, Doing::Nothing);
+        self.seats.retain(|number, _| *number >= SUPERVISORS);
+        (self.seat, self.doing, self.died) = (None, Doing::Nothing, true);
+        (self.job, self.settling, self.suspended) = (None, None, None);
+        self.jobs.values_mut().for_each(|job| job.guard_dies(stage));
     }
 
     fn step(&mut self, stage: &mut Stage, judge: &mut Judge, event: GuardEvent, acts: &mut Vec<Act>) {
@@ -387,7 +458,7 @@ impl Guard {
                 self.handle_input(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
             }
             GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
-            GuardEvent::HostStops(_) | GuardEvent::HostDies(..) => {}
+            GuardEvent::HostStops(_) | GuardEvent::HostDies(..) | GuardEvent::Command(..) => {}
         }
         self.look(stage.now);
     }
@@ -435,7 +506,7 @@ impl Guard {
             }
             self.last_seat += 1;
             let holder = Holder::new(self.options(stage), self.session_use, self.draw.bits());
-            self.seats.insert(self.last_seat, Seat { holder, under_way: BTreeMap::new(), wakes_at: None });
+            self.seats.insert(self.last_seat, Seat::new(holder));
             self.seat = Some(self.last_seat);
             return match self.session_use {
                 SessionUse::Shared => {
@@ -469,6 +540,7 @@ impl Guard {
         let delays = self.draw.once_in(3);
         let lock_delay =
             if delays { self.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
+        self.lock_delay = lock_delay;
         let delete_keys = self.draw.once_in(4);
         SessionOptions {
             ttl: Some(ttl),
@@ -514,7 +586,12 @@ impl Guard {
     ) {
         let Some(seat) = self.seat else { return };
         let is_lost = self.seats[&seat].holder.loss(id).is_some();
+        let runs_command = self.runs_command(id);
         if is_lost {
+            // Its command is ended first.
+            if runs_command {
+                return;
+            }
             self.served |= stage.calm;
             self.awaits_loss = false;
             return self.release(stage, seat, (id, key), acts);
@@ -529,6 +606,9 @@ impl Guard {
             return;
         }
         if self.moment(stage.now) >= until {
+            if runs_command {
+                return self.stop_command(stage, id, acts);
+            }
             self.served |= stage.calm;
             self.release(stage, seat, (id, key), acts);
         }
@@ -542,7 +622,7 @@ impl Guard {
         self.handle_input(stage, seat, Input::Release(id), acts);
     }
 
-    fn drop_hold(&mut self, stage: &mut Stage, id: HoldId, acts: &mut Vec<Act>) {
+    pub(super) fn drop_hold(&mut self, stage: &mut Stage, id: HoldId, acts: &mut Vec<Act>) {
         self.doing = Doing::Nothing;
         let Some(seat) = self.seat else { return };
         self.handle_input(stage, seat, Input::Drop(id), acts);
@@ -593,6 +673,7 @@ impl Guard {
         (session, key): (Option<&SessionId>, Option<&Key>),
     ) {
         self.restored |= session.is_none();
+        self.jobs.values_mut().for_each(|job| job.revoked(stage.now, session, key));
         let (Doing::Acquiring(id, own) | Doing::Holding(id, own, _)) = &self.doing else { return };
         let is_mine = session.is_none_or(|session| self.is_own(session)) && key.is_none_or(|key| key == own);
         if let (true, Some(of)) = (is_mine, self.holder().and_then(Holder::session)) {
@@ -607,6 +688,7 @@ impl Guard {
         if let Doing::Releasing(id, own) = &self.doing
             && own == key
             && self.is_own(session)
+            && !self.was_given_back(session)
         {
             self.promises.gave_back(*id);
         }
@@ -643,7 +725,7 @@ impl Guard {
     }
 
     /// Passes an input to a holder, and carries out its output.
-    fn handle_input(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
+    pub(super) fn handle_input(&mut self, stage: &mut Stage, number: u64, input: Input, acts: &mut Vec<Act>) {
         let moment = self.moment(stage.now);
         let Some(seat) = self.seats.get_mut(&number) else { return };
         let mut outbox = Outbox::default();
@@ -656,8 +738,10 @@ impl Guard {
                 acts.push(Act::Cancel(number, request));
             }
         }
+        let mut ends = Vec::new();
         for (request, what) in requests {
             seat.under_way.insert(request, (guard_calls::kind(&what), stage.now));
+            ends.extend(guard_command::ended_by(&what));
             let limit = guard_calls::limit(&what);
             let node = self.agent;
             acts.push(match what {
@@ -668,15 +752,22 @@ impl Guard {
             });
             stage.after(limit, Event::Guard(self.agent, self.number, GuardEvent::Tired(number, request)));
         }
+        ends.iter().for_each(|session| self.note_end(stage.now, session));
         notices.iter().for_each(|notice| note(stage, notice));
         self.plan_to_wake(stage, number);
         for event in events {
             if self.seat == Some(number) {
                 self.handle_event(stage, event, acts);
+            } else if let (true, Told::Released(..)) = (number >= SUPERVISORS, event) {
+                self.given_back(stage, number, acts);
             }
+        }
+        if self.seat == Some(number) {
+            self.inform_command(stage, acts);
         }
         if self.seats.get(&number).is_some_and(|seat| seat.holder.is_done()) {
             self.seats.remove(&number);
+            self.settled(stage, number, acts);
         }
     }
 
@@ -707,9 +798,11 @@ impl Guard {
                     let longest = stage.plan.clients.ttl * if is_alone { 20 } else { 3 };
                     let time = self.draw.duration(Duration::ZERO, longest);
                     self.awaits_loss = stage.calm && self.draw.once_in(2);
+                    let locked = key.clone();
                     self.doing = Doing::Holding(id, key, self.moment(stage.now) + time);
                     let is_believed = self.belief(stage.now).is_some();
                     self.promises.granted(id, is_believed);
+                    self.start_command(stage, id, &locked);
                 }
             }
             Told::Acquired(id, result) => {
@@ -726,6 +819,7 @@ impl Guard {
             Told::Released(id, result) => {
                 if matches!(self.doing, Doing::Releasing(..)) {
                     self.promises.released(id, &result);
+                    self.command_released(stage, result.is_ok(), acts);
                     self.hold_is_over(stage, acts);
                 }
             }

@@ -14,6 +14,7 @@ use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::{Mark, Marks};
 use super::stage::{Event, Stage};
+use super::supervised::CommandEvent;
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
 use lockmesh_client::holder::HolderRequest;
@@ -54,8 +55,13 @@ impl Guards {
     }
 
     /// Changes the rate of the host's clock.
-    pub fn set_clock(&mut self, clock: Clock) {
-        self.all.iter_mut().for_each(|guard| guard.set_clock(clock));
+    pub fn set_clock(&mut self, stage: &mut Stage, clock: Clock) {
+        self.all.iter_mut().for_each(|guard| guard.set_clock(stage, clock));
+    }
+
+    /// Notes that an overlap of a guard's command was counted.
+    pub(super) fn count_overlap(&mut self, guard: usize, command: u64) {
+        self.all[guard].count_overlap(command);
     }
 
     /// Iterates over all guards.
@@ -194,18 +200,19 @@ fn failed_guards(changes: &[Change], agents: &[Agent]) -> Marks {
 impl World {
     /// Delivers an event to a guard.
     pub(super) fn guard(&mut self, agent: usize, guard: usize, event: GuardEvent) {
-        let is_fault = matches!(event, GuardEvent::Stop | GuardEvent::Kill);
-        let dies = matches!(event, GuardEvent::Kill) && !self.stage.calm;
+        let is_strike = matches!(event, GuardEvent::Command(_, CommandEvent::Strike(_)));
+        let is_fault = matches!(event, GuardEvent::Stop | GuardEvent::Kill) || is_strike;
         let goes_on =
             matches!(event, GuardEvent::Resume) && self.agents[agent].guards.all[guard].stands_alone();
         if is_fault || goes_on {
             self.held.fault_at(agent, self.stage.now);
         }
         self.agents[agent].guard_happens(&mut self.stage, &mut self.judge, guard, event);
-        if dies {
+        if self.agents[agent].guards.all[guard].has_died() {
             self.bereave(agent);
         }
         self.judge_guards();
+        self.judge_commands();
     }
 
     /// Notes an applied entry for guards: a guard that lost something by another client's act

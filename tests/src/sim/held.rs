@@ -74,7 +74,7 @@ impl HeldLocks {
     }
 
     /// Returns the start of the last fault that concerns a host.
-    fn last_fault(&self, agent: usize) -> Time {
+    pub(super) fn last_fault(&self, agent: usize) -> Time {
         self.at_host.get(&agent).copied().unwrap_or_default().max(self.everywhere)
     }
 }

@@ -213,7 +213,47 @@ marks! {
     EndedWithAlias: "a session ended with an alias of its agent",
     EndedAfterElection: "a session ended with a check that had failed before an election",
     FollowerRead: "a follower answered a read after its leader's read-index round",
+    CommandStarted: "a command was started under a hold",
+    CommandNotStarted: "a command was not started because its deadline was too near",
+    CommandLeftProcesses: "a process of a command ended after the command's own process",
+    KilledAtDeadline: "a command was killed shortly before its deadline",
+    KilledByGuardAlone: "a guard killed a command whose supervisor was stopped",
+    KilledBesideStoppedGuard: "a supervisor killed a command whose guard was stopped",
+    KilledAfterDeadGuard: "a supervisor killed a dead guard's command at its deadline",
+    KilledOwnGroup: "a kill reached a process with a group of its own",
+    ForkedDuringKill: "a process forked between a look at the tree and its kill",
+    SupervisorKilled: "a supervisor was killed",
+    SupervisorStopped: "a supervisor was stopped",
+    SupervisorStoodStill: "a guard killed a supervisor that did not react",
+    SupervisorContinued: "the death of a guard continued its stopped supervisor",
+    BothStopped: "a guard and its supervisor were stopped at once",
+    BothKilled: "a guard and its supervisor were killed before their command",
+    CommandContinued: "a guard continued after a terminal had suspended it",
+    GivenBackBySupervisor: "a supervisor gave a hold back",
+    CommandOutlivedLock: "a command outlived its lock while neither guard nor supervisor could run",
 }
+
+/// The marks that only runs with a focus on guards reach.
+const OF_COMMANDS: [Mark; 18] = [
+    Mark::CommandStarted,
+    Mark::CommandNotStarted,
+    Mark::CommandLeftProcesses,
+    Mark::KilledAtDeadline,
+    Mark::KilledByGuardAlone,
+    Mark::KilledBesideStoppedGuard,
+    Mark::KilledAfterDeadGuard,
+    Mark::KilledOwnGroup,
+    Mark::ForkedDuringKill,
+    Mark::SupervisorKilled,
+    Mark::SupervisorStopped,
+    Mark::SupervisorStoodStill,
+    Mark::SupervisorContinued,
+    Mark::BothStopped,
+    Mark::BothKilled,
+    Mark::CommandContinued,
+    Mark::GivenBackBySupervisor,
+    Mark::CommandOutlivedLock,
+];
 
 /// The marks that only runs with checks reach.
 const OF_CHECKS: [Mark; 5] = [
@@ -250,9 +290,14 @@ impl Marks {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Returns the marks of a focus that no run has reached: with checks, those of checks alone.
+    /// Returns the marks of a focus that no run has reached: with checks or guards, those of checks
+    /// or commands alone.
     pub fn missing(&self, focus: Focus) -> Vec<Mark> {
-        let is_of_focus = |mark: &Mark| OF_CHECKS.contains(mark) == (focus == Focus::Checks);
+        let is_of_focus = |mark: &Mark| match focus {
+            Focus::Checks => OF_CHECKS.contains(mark),
+            Focus::Guards => OF_COMMANDS.contains(mark),
+            Focus::Everything => !OF_CHECKS.contains(mark) && !OF_COMMANDS.contains(mark),
+        };
         Mark::ALL.iter().copied().filter(|mark| self.count(*mark) == 0 && is_of_focus(mark)).collect()
     }
 }

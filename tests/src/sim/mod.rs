@@ -24,6 +24,8 @@
 //! | `lists` | lists that readers read in parts |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
 //! | `guard_promises` | other guarantees of the client library |
+//! | `guard_command`, `supervised` | commands under the holds of guards; their guard and supervisor |
+//! | `command`, `command_promises` | the processes of a command; its guarantees (I10, I11) |
 //! | `session_watches` | session events that an agent reports to guards |
 //! | `checks`, `applications` | services and checks of an agent; the applications that report to it |
 //! | `findings` | the status that each check must have |
@@ -56,6 +58,8 @@ mod checks;
 pub mod chronicle;
 pub mod client;
 pub mod clock;
+pub mod command;
+mod command_promises;
 pub mod connections;
 pub mod corruption;
 pub mod disk;
@@ -67,6 +71,7 @@ pub mod fleet;
 pub mod greetings;
 pub mod guard;
 pub mod guard_calls;
+mod guard_command;
 pub mod guard_promises;
 pub mod guards;
 mod handover;
@@ -95,6 +100,7 @@ pub mod session_watches;
 mod setback;
 pub mod snapshots;
 pub mod stage;
+pub mod supervised;
 pub mod world;
 pub mod writer;
 

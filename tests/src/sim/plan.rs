@@ -114,6 +114,8 @@ pub struct GuardPlan {
     pub host_trouble_length: Duration,
     /// `true` if there are enough hosts for the judge's brake to engage.
     pub is_crowd: bool,
+    /// `true` if guards run commands under their holds.
+    pub has_commands: bool,
     /// `true` if only hosts have faults: under constant server faults no leader serves long enough
     /// to fail a node.
     pub is_steady: bool,
@@ -430,6 +432,7 @@ impl Focus {
             return;
         }
         plan.guards.per_agent = plan.guards.per_agent.max(2);
+        plan.guards.has_commands = true;
         plan.guards.drift = MAX_GUARD_DRIFT;
         plan.guards.host_trouble = Some(6 * SECOND);
         plan.reach.every = plan.reach.every_for_guards;
@@ -467,6 +470,7 @@ impl GuardPlan {
             is_crowd: draw.once_in(6),
             locks: *draw.pick(&[1, 2, 6]),
             is_steady: draw.once_in(3),
+            has_commands: false,
         }
     }
 }

@@ -445,6 +445,7 @@ impl World {
         }
         if new > 0 {
             self.judge_guards();
+            self.judge_commands();
         }
     }
 

@@ -45,7 +45,7 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// The time for which a supervisor leaves the end of the hold to its guard.
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The same after a loss: longer than a guard waits for the agent then.
+/// The same if the guard has killed the command: longer than it waits for the agent then.
 const LOSS_FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time for which a guard waits for its supervisor's reaction to a kill.
@@ -230,6 +230,8 @@ pub struct Supervision {
     reaction_until: Option<Moment>,
     /// The time at which the descendants that run on are reported.
     remainder_at: Option<Moment>,
+    /// Supervisor: set if the guard has killed the command.
+    guard_kills: bool,
     /// Supervisor: the time at which it gives the hold back itself.
     farewell_at: Option<Moment>,
     gives_back: bool,
@@ -265,6 +267,7 @@ impl Supervision {
             is_overdue: false,
             reaction_until: None,
             remainder_at: None,
+            guard_kills: false,
             farewell_at: None,
             gives_back: false,
             start_error: None,
@@ -456,7 +459,10 @@ impl Supervision {
 
     fn received(&mut self, now: Moment, message: Message) {
         match message {
-            Message::Deadline(deadline) => self.terms.deadline = Some(deadline),
+            Message::Deadline(deadline) => {
+                self.terms.deadline = Some(deadline);
+                self.guard_kills |= deadline <= now;
+            }
             Message::Signal(signal) => self.forward(signal),
             Message::Stop(signal, at) => self.stop(now, signal, at.since(now)),
             Message::HoldEnded => self.finish(),
@@ -525,12 +531,12 @@ impl Supervision {
         if self.is_guard() || self.gives_back {
             return;
         }
-        match (self.peer_is_gone || !guard_runs, self.ending) {
-            (true, _) => self.give_back(),
-            (false, Ending::No) => self.farewell_at = Some(now + FAREWELL_TIMEOUT),
-            // The guard names the reason of a loss when it ends the session.
-            (false, _) => self.farewell_at = Some(now + LOSS_FAREWELL_TIMEOUT),
+        if self.peer_is_gone || !guard_runs {
+            return self.give_back();
         }
+        // A guard that runs names the reason of a loss when it ends the session.
+        let timeout = if self.guard_kills { LOSS_FAREWELL_TIMEOUT } else { FAREWELL_TIMEOUT };
+        self.farewell_at = Some(now + timeout);
     }
 
     fn give_back(&mut self) {

@@ -150,6 +150,19 @@ fn supervisor_of_stopped_guard_gives_back_at_once() {
 }
 
 #[test]
+fn supervisor_waits_longer_for_guard_that_kills() {
+    for (guard_kills, gives_back_at) in [(false, 10_460), (true, 12_960)] {
+        let mut supervisor = supervisor();
+        if guard_kills {
+            supervisor.handle(at(9_951), Input::Message(Message::Deadline(at(9_950))));
+        }
+        supervisor.handle(at(9_952), Input::Tick);
+        supervisor.handle(at(9_960), Input::TreeGone { guard_runs: true });
+        assert_eq!(supervisor.wakes_at(), Some(at(gives_back_at)), "{guard_kills}");
+    }
+}
+
+#[test]
 fn guard_releases_when_tree_has_ended() {
     let mut guard = guard();
     assert_eq!(guard.handle(at(100), Input::Message(Message::Exited(End::Code(3)))), []);

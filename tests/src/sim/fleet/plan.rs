@@ -76,6 +76,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
         },
         hangs: Vec::new(),
         guards: GuardPlan {
+            has_commands: false,
             per_agent: 0,
             locks: 0,
             drift: 0,
