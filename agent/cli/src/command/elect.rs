@@ -6,7 +6,9 @@ use super::lock::child::{Input, Program, Signals};
 use super::lock::held::{self, Ended, Held, OnJeopardy};
 use super::lock::{duration, longest_hold, orphan_grace, ttl, window_parser};
 use super::output::{print_line, printable};
-use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
+use lockmesh_client::{
+    Client, Election, Error, HealthWindow, LOCK_FLAGS, Leader, Leadership, Observer, Read, SessionOptions,
+};
 use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
 use std::pin::{Pin, pin};
@@ -86,8 +88,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     }
     let ended = campaign(&args, &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session. Another
-    // signal ends this process at once.
-    let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
+    // signal ends this process at once. After a time-out it was waited for already.
+    if !matches!(ended, Err(CliError::NotAcquired(_))) {
+        let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
+    }
     ended
 }
 
@@ -151,9 +155,9 @@ async fn campaign(
     let mut has_run = false;
     loop {
         let leadership = tokio::select! {
-            elected = within(limit, election.campaign()) => match elected {
-                Some(elected) => elected?,
-                None => return Err(args.timed_out(election, signals).await),
+            elected = campaign_within(limit, election) => match elected? {
+                Some(elected) => elected,
+                None => return Err(args.timed_out(election, printer.client, signals).await),
             },
             failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {
@@ -188,11 +192,10 @@ fn interrupted(name: &str, has_run: bool) -> CliError {
     })
 }
 
-/// The output, or `None` after the limit.
-async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+async fn campaign_within(limit: Option<Duration>, election: &Election) -> Result<Option<Leadership>, Error> {
     match limit {
-        Some(limit) => timeout(limit, future).await.ok(),
-        None => Some(future.await),
+        Some(limit) => election.campaign_within(limit).await,
+        None => election.campaign().await.map(Some),
     }
 }
 
@@ -230,14 +233,16 @@ impl Args {
         })
     }
 
-    async fn timed_out(&self, election: &Election, signals: &mut Signals) -> CliError {
-        let text = signals.unless_ended(self.not_elected(election)).await;
+    async fn timed_out(&self, election: &Election, client: &Client, signals: &mut Signals) -> CliError {
+        let settled = held::settle_within(held::TIMED_OUT_LIMIT, client);
+        let text = async { tokio::join!(self.not_elected(election), settled).0 };
+        let text = signals.unless_ended(text).await;
         text.map_or_else(|| interrupted(&self.name, false), CliError::NotAcquired)
     }
 
     async fn not_elected(&self, election: &Election) -> String {
         let limit = duration_text(self.timeout);
-        let leader = timeout(Duration::from_secs(2), election.leader()).await;
+        let leader = timeout(held::TIMED_OUT_LIMIT, election.leader()).await;
         let leader = leader.ok().and_then(Result::ok).flatten();
         let reason = leader.map_or(String::new(), |leader| {
             format!(": {} leads", printable(&String::from_utf8_lossy(&leader.value)))
