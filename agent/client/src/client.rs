@@ -13,8 +13,9 @@ use crate::read::{Consistency, Read};
 use crate::settings::Settings;
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -34,6 +35,8 @@ pub struct Client {
     clock: Clock,
     /// The number of background cleanups in progress.
     tidying: Arc<watch::Sender<usize>>,
+    /// The current sessions of this client's guards, keepers and pending acquisitions.
+    own_sessions: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Client {
@@ -86,13 +89,31 @@ impl Client {
         let _ = self.tidying.subscribe().wait_for(|count| *count == 0).await;
     }
 
+    /// Returns `true` if this is the current session of a guard, a keeper or a pending acquisition
+    /// of this client or of a clone.
+    pub fn has_session(&self, session: &str) -> bool {
+        self.own_sessions().contains(session)
+    }
+
+    /// Replaces the session of a driver.
+    pub(crate) fn note_session(&self, former: Option<&str>, current: Option<&str>) {
+        let mut own = self.own_sessions();
+        former.map(|former| own.remove(former));
+        own.extend(current.map(str::to_owned));
+    }
+
+    fn own_sessions(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.own_sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Counts a background cleanup as in progress until the returned value is dropped.
     pub(crate) fn begin_tidying(&self) -> Tidying {
         Tidying::begin(&self.tidying)
     }
 
     fn over(pool: Pool, clock: Clock) -> Self {
-        Self { pool: Arc::new(pool), clock, tidying: Arc::new(watch::Sender::new(0)) }
+        let tidying = Arc::new(watch::Sender::new(0));
+        Self { pool: Arc::new(pool), clock, tidying, own_sessions: Arc::default() }
     }
 
     pub(crate) fn clock(&self) -> Clock {

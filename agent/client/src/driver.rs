@@ -49,6 +49,8 @@ struct HoldersState {
     acquiring: BTreeMap<HoldId, oneshot::Sender<Result<Option<Grant>, Error>>>,
     releasing: BTreeMap<HoldId, oneshot::Sender<Result<bool, Error>>>,
     tidying: Option<Tidying>,
+    /// The session that the client knows as its own.
+    session: Option<String>,
     last_hold: u64,
 }
 
@@ -71,6 +73,7 @@ impl Driver {
             acquiring: BTreeMap::new(),
             releasing: BTreeMap::new(),
             tidying: None,
+            session: None,
             last_hold: 0,
         };
         let shared = HoldersShared {
@@ -233,6 +236,7 @@ impl HoldersShared {
         if state.holder.is_tidying() != state.tidying.is_some() {
             state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
         }
+        state.note_session(&self.client);
         drop(state);
         // Notifies without the lock, because all woken tasks acquire it.
         self.changed.send_replace(());
@@ -256,6 +260,15 @@ impl HoldersState {
     fn next_hold(&mut self) -> HoldId {
         self.last_hold += 1;
         HoldId(self.last_hold)
+    }
+
+    /// Tells the client the current session, which is none once it is lost.
+    fn note_session(&mut self, client: &Client) {
+        let current = self.holder.session().filter(|_| self.holder.session_loss().is_none());
+        if current != self.session.as_deref() {
+            client.note_session(self.session.as_deref(), current);
+            self.session = current.map(str::to_owned);
+        }
     }
 
     /// Delivers an event to its waiting caller, which may be gone.

@@ -82,6 +82,14 @@ impl Election {
         self.lock.acquire().await
     }
 
+    /// Campaigns for about `limit`; `None` if this candidate does not lead then.
+    ///
+    /// # Errors
+    /// As [`Lock::acquire`].
+    pub async fn campaign_within(&self, limit: Duration) -> Result<Option<Leadership>, Error> {
+        self.lock.acquire_within(limit).await
+    }
+
     /// Becomes the leader if there is none.
     ///
     /// # Errors

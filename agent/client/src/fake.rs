@@ -27,6 +27,8 @@ pub(crate) enum Fault {
     Outcome(u16, Outcome, &'static str),
     /// Receives the request and never replies.
     Silence,
+    /// Carries out the request, and never replies.
+    DoneSilently,
     /// Carries out the request, then closes the connection without a reply.
     DoneUnheard,
 }
@@ -186,6 +188,10 @@ async fn converse(mut stream: UnixStream, world: Arc<World>) {
     while let Some((line, request)) = receive(&mut stream, &mut buffer).await {
         let response = match world.strike(&line) {
             Some(Fault::Silence) => return std::future::pending().await,
+            Some(Fault::DoneSilently) => {
+                world.answer(&request).await;
+                return std::future::pending().await;
+            }
             Some(Fault::DoneUnheard) => {
                 world.answer(&request).await;
                 return;

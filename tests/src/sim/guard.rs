@@ -10,6 +10,7 @@ use super::draw::Draw;
 use super::guard_calls::{self, Kind};
 use super::guard_command::{self, SUPERVISORS};
 use super::guard_promises::Promises;
+use super::guards::RECOGNITION_BOUND;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
@@ -44,6 +45,8 @@ pub enum GuardEvent {
     Wake(u64),
     /// The reply to a holder's request; `None` if the connection broke.
     Hears(u64, HolderRequest, Option<Box<Result<Answered, Unavailable>>>),
+    /// The time is over in which it recognizes a grant whose reply was lost in silence.
+    Recognizes(u64, HolderRequest),
     /// A holder's request timed out.
     Tired(u64, HolderRequest),
     /// The process is paused.
@@ -161,6 +164,8 @@ pub struct Guard {
     /// content.
     pub(super) awaits_loss: bool,
     promises: Promises,
+    /// The request whose reply was a grant and was lost in silence.
+    silent_grant: Option<(u64, HolderRequest)>,
     /// Sessions that it stopped believing in because no renewal was acknowledged in time.
     silenced: BTreeSet<SessionId>,
     /// `true` if it waits until unknown holds of its sessions are released.
@@ -202,6 +207,7 @@ impl Guard {
             suspended: None,
             died: false,
             promises: Promises::default(),
+            silent_grant: None,
             silenced: BTreeSet::new(),
             is_patient,
             seats: BTreeMap::new(),
@@ -275,6 +281,22 @@ impl Guard {
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
+    /// Notes a grant whose reply this guard does not receive; `None` if another request failed since,
+    /// so that it may take longer to recognize it.
+    pub fn was_granted_in_silence(&mut self, grant: Option<(u64, HolderRequest)>) {
+        self.silent_grant = grant;
+    }
+
+    /// Checks that it no longer waits for the reply to this request, unless its process was paused.
+    fn recognizes(&mut self, now: Time, grant: (u64, HolderRequest)) {
+        let (holder, request) = grant;
+        let waits = self.seats.get(&holder).is_some_and(|seat| seat.under_way.contains_key(&request));
+        let was_paused = now < self.stands_until + RECOGNITION_BOUND;
+        if waits && !was_paused && self.silent_grant == Some(grant) {
+            self.promises.broken.push("still waits for a lock that it was granted 5 s ago".into());
+        }
+    }
+
     /// Returns `true` if it was served since the storm ended.
     pub fn is_served(&self) -> bool {
         self.served
@@ -343,6 +365,8 @@ impl Guard {
                 self.clock = clock;
                 self.stand_still(stage, downtime);
             }
+            (GuardEvent::Recognizes(..), Some(_)) => {}
+            (GuardEvent::Recognizes(holder, request), None) => self.recognizes(stage.now, (holder, request)),
             (GuardEvent::Revoke, _) => self.revoke(stage, judge, &mut acts),
             (event, Some(missed)) => missed.push(event),
             (event, None) => self.step(stage, judge, event, &mut acts),
@@ -458,6 +482,7 @@ impl Guard {
                 self.handle_input(stage, seat, Input::Answered(number, Err(guard_calls::unanswered())), acts);
             }
             GuardEvent::Stop | GuardEvent::Resume | GuardEvent::Kill | GuardEvent::Revoke => {}
+            GuardEvent::Recognizes(..) => {}
             GuardEvent::HostStops(_) | GuardEvent::HostDies(..) | GuardEvent::Command(..) => {}
         }
         self.look(stage.now);
@@ -553,6 +578,7 @@ impl Guard {
 
     fn acquire(&mut self, stage: &mut Stage, seat: u64, acts: &mut Vec<Act>) {
         self.last_hold += 1;
+        self.silent_grant = None;
         let id = HoldId(self.last_hold);
         let key = lock_key(stage);
         let limit = self.draw.duration(Duration::from_millis(50), stage.plan.clients.timeout);
@@ -793,6 +819,9 @@ impl Guard {
                     return;
                 }
                 stage.hit(Mark::GuardHolds);
+                if self.silent_grant.take().is_some_and(|(holder, _)| self.seat == Some(holder)) {
+                    stage.hit(Mark::GrantRecognized);
+                }
                 if !grant.session.is_empty() {
                     let is_alone = stage.plan.reach.is_alone() && !stage.calm;
                     let longest = stage.plan.clients.ttl * if is_alone { 20 } else { 3 };
@@ -806,6 +835,7 @@ impl Guard {
                 }
             }
             Told::Acquired(id, result) => {
+                self.silent_grant = None;
                 if matches!(&self.doing, Doing::Acquiring(wanted, _) if *wanted == id) {
                     if matches!(result, Err(Error::SessionLost(_))) {
                         return self.abandon(stage, acts);

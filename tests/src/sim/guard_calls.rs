@@ -127,7 +127,8 @@ pub enum Kind {
 pub fn kind(request: &Request) -> Kind {
     match request {
         Request::Acquire(..) => Kind::Acquire,
-        Request::Get(..) => Kind::Look,
+        // A stale read is a hint at most.
+        Request::Get(_, read) if read.consistency != Freshness::Stale => Kind::Look,
         _ => Kind::Other,
     }
 }

@@ -5,9 +5,13 @@
 //! took away (a destroyed session, a deleted key, a restored backup), until the guard has learned
 //! of it. This is checked after every entry and after every event of a guard, even while its
 //! process is paused.
+//!
+//! **Invariant:** after the storm, a running guard recognizes a grant whose reply was lost in
+//! silence within 5 s.
 
 use super::agent::Agent;
 use super::clock::Clock;
+use super::draw::Draw;
 use super::guard::{Act, Guard, GuardEvent, holder_in, holder_of};
 use super::history::Past;
 use super::invariant::AgentEvent;
@@ -29,6 +33,10 @@ use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// The maximum time until a guard recognizes a grant whose reply was lost, while agent and quorum
+/// answer: 5 s, by the slowest of the guards' clocks.
+pub(super) const RECOGNITION_BOUND: Duration = Duration::from_millis(5_250);
+
 /// Latency of a local connection.
 const LOCAL_DELAY: Duration = Duration::from_micros(200);
 
@@ -41,12 +49,15 @@ pub struct Guards {
     all: Vec<Guard>,
     /// `None` for a call whose caller no longer waits.
     calls: BTreeMap<CallToken, Option<Caller>>,
+    /// A random source of its own: runs without lost grants are unchanged.
+    silence: Draw,
 }
 
 impl Guards {
     /// Starts all guards.
     pub fn begin(stage: &mut Stage, agent: usize, clock: Clock) -> Self {
-        Self { all: Guard::all(stage, agent, clock), calls: BTreeMap::new() }
+        let silence = Draw::new(stage.draw.clone().bits());
+        Self { all: Guard::all(stage, agent, clock), calls: BTreeMap::new(), silence }
     }
 
     /// Returns the numbers of all guards.
@@ -150,9 +161,15 @@ impl Agent {
     ) {
         let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
         let is_heard = self.is_heard(stage, guard);
+        if !is_heard || answer.is_err() {
+            self.guards.all[guard].was_granted_in_silence(None);
+        }
         if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
             let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
             self.handle_input(stage, judge, input);
+            if is_heard && self.is_silent(stage, guard) {
+                return self.lose_in_silence(stage, (guard, holder, request));
+            }
         }
         let event = GuardEvent::Hears(holder, request, is_heard.then(|| Box::new(answer)));
         let wait = stage.around(LOCAL_DELAY);
@@ -173,6 +190,21 @@ impl Agent {
         };
         let wait = stage.around(LOCAL_DELAY);
         stage.after(wait, Event::Guard(self.place, guard, event));
+    }
+
+    /// Drops the reply to a guard's wait, and keeps the connection.
+    fn lose_in_silence(&mut self, stage: &mut Stage, (guard, holder, request): Caller) {
+        stage.hit(Mark::GrantWentSilent);
+        self.guards.all[guard].was_granted_in_silence(Some((holder, request)));
+        if stage.calm {
+            let event = GuardEvent::Recognizes(holder, request);
+            stage.after(RECOGNITION_BOUND, Event::Guard(self.place, guard, event));
+        }
+    }
+
+    fn is_silent(&mut self, stage: &Stage, guard: usize) -> bool {
+        let is_content = stage.calm && self.guards.all[guard].is_served();
+        !is_content && self.guards.silence.once_in(stage.plan.guards.silent_once_in)
     }
 
     fn is_heard(&self, stage: &mut Stage, guard: usize) -> bool {

@@ -122,6 +122,8 @@ marks! {
     GuardOverslept: "a paused guard resumed after its hold had ended",
     GuardKilled: "a guard's process died",
     GuardWentAway: "a guard stopped waiting for a lock",
+    GrantWentSilent: "the reply to a guard's wait was a grant, and was lost in silence",
+    GrantRecognized: "a guard recognized a grant whose reply was lost in silence",
     GuardRevoked: "another client took a lock away from a guard",
     GuardSuspended: "a guard's session was suspended because its node's lease was not renewed in time",
     GuardResumed: "a guard's suspended session became valid again",

@@ -9,7 +9,9 @@ use super::output::printable;
 use super::supervise::channel::HoldToEnd;
 use crate::stdio;
 use crate::supervision::OnJeopardy;
-use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
+use lockmesh_client::{
+    Client, Election, Error, HealthWindow, LOCK_FLAGS, Leader, Leadership, Observer, Read, SessionOptions,
+};
 use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
 use std::pin::{Pin, pin};
@@ -89,8 +91,10 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     }
     let ended = campaign((&args, context), &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session. Another
-    // signal ends this process at once.
-    let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
+    // signal ends this process at once. At the time-out, it had its time while the leader was read.
+    if !matches!(ended, Err(CliError::NotAcquired(_))) {
+        let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
+    }
     ended
 }
 
@@ -154,8 +158,8 @@ async fn campaign(
     let mut has_run = false;
     loop {
         let leadership = tokio::select! {
-            elected = within(limit, election.campaign()) => match elected {
-                Some(elected) => elected?,
+            elected = campaign_within(limit, election) => match elected? {
+                Some(elected) => elected,
                 None => return Err(args.timed_out(election, signals).await),
             },
             failed = failure.as_mut() => return Err(failed),
@@ -191,11 +195,10 @@ fn interrupted(name: &str, has_run: bool) -> CliError {
     })
 }
 
-/// The output, or `None` after the limit.
-async fn within<T>(limit: Option<Duration>, future: impl Future<Output = T>) -> Option<T> {
+async fn campaign_within(limit: Option<Duration>, election: &Election) -> Result<Option<Leadership>, Error> {
     match limit {
-        Some(limit) => timeout(limit, future).await.ok(),
-        None => Some(future.await),
+        Some(limit) => election.campaign_within(limit).await,
+        None => election.campaign().await.map(Some),
     }
 }
 
@@ -253,7 +256,7 @@ impl Args {
 
     async fn not_elected(&self, election: &Election) -> String {
         let limit = duration_text(self.timeout);
-        let leader = timeout(Duration::from_secs(2), election.leader()).await;
+        let leader = timeout(held::TIMED_OUT_LIMIT, election.leader()).await;
         let leader = leader.ok().and_then(Result::ok).flatten();
         let reason = leader.map_or(String::new(), |leader| {
             format!(": {} leads", printable(&String::from_utf8_lossy(&leader.value)))

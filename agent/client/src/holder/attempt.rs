@@ -3,7 +3,7 @@
 //! An attempt proceeds in turns: read the key, check that it is free and of the right kind, then
 //! acquire it; a lock is awaited in its queue. Without queues, a waiter reads again with a blocking
 //! query. An attempt that is given up or dropped leaves nothing held: an undelivered grant is
-//! released.
+//! released. At the time limit it is given up in any state, whatever is in flight.
 
 use super::context::Context;
 use super::goal::Look;
@@ -38,6 +38,10 @@ const UNTOLD_DELAY: Duration = Duration::from_secs(1);
 /// acquired only after it.
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
 
+/// The time after the limit for the reply to the last request: at the end of a wait in the queue,
+/// it is sent at the limit.
+const LAST_REPLY_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// A pending acquisition.
 #[derive(Debug)]
 pub(super) struct Attempt {
@@ -56,6 +60,8 @@ pub(super) struct Attempt {
     /// Set if the current session has created its own key, which it needs.
     has_own_key: bool,
     backoff: Backoff,
+    /// The time of the next read beside the acquire in flight.
+    pub(super) checks_at: Option<Moment>,
 }
 
 /// The event that an attempt waits for.
@@ -71,7 +77,7 @@ enum AttemptStep {
 }
 
 /// The result of one turn.
-enum AttemptTurn {
+pub(super) enum AttemptTurn {
     /// Granted, with this fence.
     Granted(Option<u64>),
     /// Held by others; the index to wait for a change.
@@ -96,6 +102,7 @@ impl Attempt {
             perhaps_granted: false,
             has_own_key: false,
             backoff: Backoff::new(Duration::from_millis(100), MAX_BACKOFF),
+            checks_at: None,
         }
     }
 
@@ -107,6 +114,23 @@ impl Attempt {
     /// Returns `true` if the attempt ever had what it needs to begin.
     pub(super) fn is_prepared(&self) -> bool {
         self.is_prepared
+    }
+
+    /// Returns the time to give up, whatever is in flight.
+    pub(super) fn gives_up_at(&self) -> Option<Moment> {
+        match self.wait_limit {
+            WaitLimit::Until(limit) => Some(limit + LAST_REPLY_TIMEOUT),
+            WaitLimit::Endless | WaitLimit::Once => None,
+        }
+    }
+
+    pub(super) fn is_overdue(&self, now: Moment) -> bool {
+        self.gives_up_at().is_some_and(|at| at <= now)
+    }
+
+    /// Returns the time of the next action while a request is in flight.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        self.gives_up_at().into_iter().chain(self.checks_at).min()
     }
 
     fn queue_for(&self) -> Option<Duration> {
@@ -130,6 +154,9 @@ impl Hold {
     pub(super) fn begin_turn(&mut self, is_being_given_back: bool, cx: &mut Context) {
         let now = cx.now;
         let attempt = self.attempt();
+        if attempt.is_overdue(now) {
+            return self.drop_attempt(cx);
+        }
         attempt.wait = attempt.wait_limit.left(now).min(WATCH_TIMEOUT);
         if is_being_given_back {
             // A release names only the session: a late one would end the hold that is acquired now.
@@ -137,24 +164,21 @@ impl Hold {
         }
         match cx.usable_session() {
             Usable::Alive(session) => self.go_on_with(session, cx),
-            Usable::Coming => self.attempt().step = AttemptStep::AwaitingSession,
+            Usable::Coming => self.await_session(),
             Usable::Suspended if self.attempt().wait_limit == WaitLimit::Once => {
                 self.turn_failed(Error::SessionLost(Loss::NodeDeadline), cx);
             }
-            Usable::Suspended => self.await_resumption(cx),
+            Usable::Suspended => self.await_session(),
             Usable::Lost(loss) => self.turn_failed(Error::SessionLost(loss), cx),
         }
     }
 
-    /// Continues when the session is resumed, unless the wait limit expires first.
-    fn await_resumption(&mut self, cx: &mut Context) {
+    /// Continues when the session is created, confirmed or resumed, unless the wait limit expires
+    /// first.
+    fn await_session(&mut self) {
         let attempt = self.attempt();
         attempt.step = AttemptStep::AwaitingSession;
-        match attempt.wait_limit {
-            WaitLimit::Until(limit) if limit <= cx.now => self.give_up(Ok(()), cx),
-            WaitLimit::Until(limit) => self.wakes_at = Some(limit),
-            WaitLimit::Endless | WaitLimit::Once => {}
-        }
+        self.wakes_at = attempt.gives_up_at();
     }
 
     /// Handles a session that could not be created, or that was lost before it was used.
@@ -190,6 +214,7 @@ impl Hold {
     }
 
     pub(super) fn attempt_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
+        self.attempt().checks_at = None;
         let turn = match self.attempt().step {
             AttemptStep::TakingOwnKey => return self.own_key_answered(result, cx),
             AttemptStep::Looking => match self.looked(result, cx) {
@@ -241,8 +266,9 @@ impl Hold {
             Look::Mine => Ok(Some(AttemptTurn::Granted(self.fence))),
             Look::Taken => Ok(Some(AttemptTurn::Taken(index))),
             Look::Free(request) => {
-                let now = cx.now;
-                self.attempt().step = AttemptStep::Asking(now, queue_for);
+                let checks_at = self.first_grant_check(cx.now);
+                let attempt = self.attempt();
+                (attempt.step, attempt.checks_at) = (AttemptStep::Asking(cx.now, queue_for), checks_at);
                 self.send(request, cx);
                 Ok(None)
             }
@@ -292,7 +318,7 @@ impl Hold {
         Ok(Some(turn))
     }
 
-    fn turn_gave(&mut self, turn: AttemptTurn, cx: &mut Context) {
+    pub(super) fn turn_gave(&mut self, turn: AttemptTurn, cx: &mut Context) {
         let now = cx.now;
         let left = self.attempt().wait_limit.left(now);
         let is_overtaken = matches!(turn, AttemptTurn::Overtaken);
@@ -369,7 +395,7 @@ impl Hold {
         cx.report(Event::Acquired(self.id, Ok(Some(grant))));
     }
 
-    /// Handles an attempt whose caller no longer waits.
+    /// Handles an attempt whose caller no longer waits, or whose time limit has passed.
     pub(super) fn drop_attempt(&mut self, cx: &mut Context) {
         self.cancel_request(cx);
         let attempt = self.attempt();

@@ -19,6 +19,7 @@ pub(super) enum RequestPurpose {
     NodeLease,
     Ending(EndingId),
     Hold(HoldId),
+    GrantCheck(HoldId),
 }
 
 /// See the [module](self).

@@ -7,6 +7,10 @@
 //! A hold that a dead process left behind is released in the name of its session, which is neither
 //! renewed nor followed. The release, then the end of the session, are retried until they are
 //! acknowledged.
+//!
+//! At the time limit of an acquisition its caller is answered, whatever is in flight. The release
+//! then has little time, because the process may exit: after that the session is ended, which the
+//! agent retries.
 
 use super::SessionUse;
 use super::attempt::OVERTAKEN_SPREAD_TIME;
@@ -26,6 +30,9 @@ use std::time::Duration;
 /// needs minutes to bring back an agent or a quorum. A session with a longer TTL is tried longer.
 const LEFT_BEHIND_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// The time for the release after an acquisition reached its time limit.
+const OVERDUE_RELEASE_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// A pending release.
 #[derive(Debug)]
 pub(super) struct GiveBack {
@@ -34,6 +41,9 @@ pub(super) struct GiveBack {
     /// The error of earlier tries: the last one with an unknown outcome, otherwise the last one.
     failure: Option<Error>,
     backoff: Backoff,
+    /// The time at which the caller is answered, and the session is ended, although the release is
+    /// in flight.
+    overdue_at: Option<Moment>,
 }
 
 /// The reason for the release.
@@ -65,7 +75,12 @@ enum GiveBackStep {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self { reason, step: GiveBackStep::Pausing, failure: None, backoff }
+        Self { reason, step: GiveBackStep::Pausing, failure: None, backoff, overdue_at: None }
+    }
+
+    /// Returns the time of the next action while a request is in flight.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        self.overdue_at
     }
 
     /// Returns `true` if an earlier try may have been carried out.
@@ -132,14 +147,31 @@ impl Hold {
         self.wakes_at = None;
         let HoldStage::Acquiring(attempt) = &self.stage else { return };
         let (leaves_something, was_prepared) = (attempt.leaves_something(), attempt.is_prepared());
-        self.stage = HoldStage::GivingBack(GiveBack::new(Reason::GaveUp(Some(outcome))));
-        // No acquire was sent yet, so the caller need not wait for the session's end.
-        if !was_prepared {
+        let limit = attempt.gives_up_at();
+        let is_overdue = attempt.is_overdue(cx.now);
+        let overdue_at = limit.map(|limit| limit.max(cx.now + OVERDUE_RELEASE_TIMEOUT));
+        let reason = Reason::GaveUp(Some(outcome));
+        self.stage = HoldStage::GivingBack(GiveBack { overdue_at, ..GiveBack::new(reason) });
+        // Without an acquire, or at the limit, the caller need not wait for the session's end.
+        if !was_prepared || is_overdue {
             self.announce_giving_up(cx);
         }
         if leaves_something {
             self.give_back_now(cx);
         } else {
+            self.end_with(Ok(false), cx);
+        }
+    }
+
+    /// Answers the caller at the limit of its acquisition, and ends the session if its release is
+    /// in flight: that may take until there is a leader.
+    pub(super) fn end_overdue(&mut self, cx: &mut Context) {
+        self.announce_giving_up(cx);
+        let giving_back = self.giving_back();
+        giving_back.overdue_at = None;
+        let is_ending = matches!(giving_back.step, GiveBackStep::EndingSession(_));
+        if !is_ending && cx.session_use == SessionUse::OneHold {
+            self.cancel_request(cx);
             self.end_with(Ok(false), cx);
         }
     }
@@ -157,8 +189,12 @@ impl Hold {
 
     /// Continues after a pause.
     pub(super) fn give_back_again(&mut self, cx: &mut Context) {
-        if matches!(self.giving_back().step, GiveBackStep::EndingSession(_)) {
-            return self.end_left_behind(cx);
+        let giving_back = self.giving_back();
+        if matches!(giving_back.step, GiveBackStep::EndingSession(_)) {
+            return match giving_back.reason {
+                Reason::LeftBehind { .. } => self.end_left_behind(cx),
+                Reason::Released { .. } | Reason::GaveUp(_) => self.end_overdue(cx),
+            };
         }
         if self.may_still_hold(cx) {
             return self.give_back_now(cx);
@@ -275,6 +311,7 @@ impl Hold {
         if matches!(self.giving_back().reason, Reason::LeftBehind { .. }) {
             return self.end_left_behind(cx);
         }
+        self.wakes_at = self.overdue_at();
         let ends = cx.session_use == SessionUse::OneHold && cx.end_with_hold(self.id, self.is_awaited);
         if !ends {
             // A lock whose release failed ends with the session, but the time is unknown.

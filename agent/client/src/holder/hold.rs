@@ -24,7 +24,9 @@ pub(super) struct Hold {
     pub(super) stage: HoldStage,
     /// The request in flight, at most one.
     pub(super) request: Option<HolderRequest>,
-    /// The time of the next action, if no request is in flight.
+    /// The read beside an acquire in flight, or its confirmation.
+    pub(super) check: Option<HolderRequest>,
+    /// The time of the next action.
     pub(super) wakes_at: Option<Moment>,
     pub(super) loss: Option<Loss>,
     /// Set while a caller waits for the result of the current stage.
@@ -55,6 +57,7 @@ impl Hold {
             fence: None,
             stage,
             request: None,
+            check: None,
             wakes_at: None,
             loss: None,
             is_awaited: true,
@@ -68,6 +71,7 @@ impl Hold {
     /// Processes the reply to its request.
     pub(super) fn answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
         self.request = None;
+        cx.cancel(self.check.take());
         match self.stage {
             HoldStage::Acquiring(_) => self.attempt_answered(result, cx),
             HoldStage::Held(_) => self.watch_answered(result, cx),
@@ -96,12 +100,32 @@ impl Hold {
 
     /// Sends its request; at most one is in flight.
     pub(super) fn send(&mut self, request: Request, cx: &mut Context) {
-        self.wakes_at = None;
         self.request = Some(cx.send(RequestPurpose::Hold(self.id), request));
+        self.wakes_at = self.overdue_at();
     }
 
     pub(super) fn cancel_request(&mut self, cx: &mut Context) {
         cx.cancel(self.request.take());
+        cx.cancel(self.check.take());
+    }
+
+    /// Returns the time of the next action while a request is in flight.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        match &self.stage {
+            HoldStage::Acquiring(attempt) => attempt.overdue_at(),
+            HoldStage::GivingBack(giving_back) => giving_back.overdue_at(),
+            HoldStage::Held(_) | HoldStage::Over => None,
+        }
+    }
+
+    /// Performs the action that is due although a request is in flight.
+    pub(super) fn overdue(&mut self, cx: &mut Context) {
+        match &self.stage {
+            HoldStage::Acquiring(attempt) if attempt.is_overdue(cx.now) => self.drop_attempt(cx),
+            HoldStage::Acquiring(_) => self.check_grant(cx),
+            HoldStage::GivingBack(_) => self.end_overdue(cx),
+            HoldStage::Held(_) | HoldStage::Over => {}
+        }
     }
 
     pub(super) fn log_retry(&self, error: &Error, cx: &mut Context) {

@@ -32,6 +32,7 @@
 //! | `state.rs` | the state of a hold |
 //! | `hold.rs` | a hold, and its stage |
 //! | `attempt.rs` | acquiring |
+//! | `grant_check.rs` | recognizing a grant whose reply was lost in silence |
 //! | `watch.rs` | detecting a loss while the session is alive |
 //! | `give_back.rs` | releasing holds, undelivered grants, and holds of dead processes |
 //! | `moment.rs` | an instant of the clock that deadlines rest on |
@@ -48,6 +49,7 @@ mod context;
 mod endings;
 mod give_back;
 mod goal;
+mod grant_check;
 mod hold;
 mod id;
 mod input;
@@ -245,6 +247,10 @@ impl Holder {
                 }
                 None
             }
+            Some(RequestPurpose::GrantCheck(id)) => {
+                self.with_hold(id, |hold, cx| hold.grant_check_answered(result, cx));
+                None
+            }
             Some(RequestPurpose::Hold(id)) => {
                 self.with_hold(id, |hold, cx| hold.answered(result, cx));
                 None
@@ -276,6 +282,7 @@ impl Holder {
         let Some(hold) = self.holds.get_mut(&id) else { return };
         hold.wakes_at = None;
         match hold.stage {
+            _ if hold.request.is_some() => self.with_hold(id, Hold::overdue),
             HoldStage::Acquiring(_) => self.begin_turn(id),
             HoldStage::Held(_) => self.with_hold(id, Hold::check),
             HoldStage::GivingBack(_) => self.with_hold(id, Hold::give_back_again),

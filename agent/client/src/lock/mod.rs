@@ -106,7 +106,9 @@ impl Lock {
         self.attempt(WaitLimit::Once).await
     }
 
-    /// Acquires the lock within about `limit`; `None` if that is not possible.
+    /// Acquires the lock within `limit`, or up to 200 ms later; `None` if that is not possible,
+    /// whatever the reason. A session or a grant that arrives later is released in the background:
+    /// see [`Client::settled`].
     ///
     /// # Errors
     /// As [`Lock::acquire`].

@@ -54,7 +54,8 @@ async fn waits_in_the_queue_minute_after_minute() {
     let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
     sleep(Duration::from_secs(150)).await;
     assert_eq!(fake.count("acquire=session-2&wait=60s"), 3);
-    assert_eq!(fake.count("job?index="), 0, "no reads while it waits in the queue");
+    assert_eq!(fake.count("job?index="), 0, "no blocking reads while it waits in the queue");
+    assert!((35..=37).contains(&fake.count("job?stale")), "a read every 4 s");
     first.release().await.expect("released");
     assert!(second.await.expect("no panic").is_held());
 }
@@ -304,4 +305,41 @@ async fn lock_of_dead_process_is_given_back_without_delay() {
     assert_eq!(fake.sessions(), 0);
     assert!(lock(&fake).try_acquire().await.expect("no error").is_some());
     assert!(!lock(&fake).give_back(dead.session()).await.expect("no error"));
+}
+
+/// The wait in the queue is granted, and a proxy swallows the reply.
+#[tokio::test(start_paused = true)]
+async fn grant_without_reply_is_found_by_a_read() {
+    let fake = Fake::start();
+    let first = lock(&fake).acquire().await.expect("free");
+    fake.fail("acquire=session-2", Fault::DoneSilently, 1);
+    let waiting = lock(&fake);
+    let second = tokio::spawn(async move { waiting.acquire().await.expect("in the end") });
+    sleep(Duration::from_secs(10)).await;
+    first.release().await.expect("released");
+    let begun = Instant::now();
+    let second = second.await.expect("no panic");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!((fake.holder("job").as_deref(), second.fence()), (Some(second.session()), Some(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn wait_ends_at_its_limit_without_an_agent_that_replies() {
+    let fake = Fake::start();
+    fake.fail("", Fault::Silence, usize::MAX);
+    let begun = Instant::now();
+    let acquired = lock(&fake).acquire_within(Duration::from_secs(2)).await;
+    assert!(acquired.expect("no error").is_none());
+    assert!(begun.elapsed() <= Duration::from_millis(2_205), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_knows_the_sessions_of_its_guards() {
+    let fake = Fake::start();
+    let client = fake.client();
+    let guard = Lock::new(&client, "job").acquire().await.expect("free");
+    let session = guard.session().to_owned();
+    assert!(client.clone().has_session(&session) && !fake.client().has_session(&session));
+    guard.release().await.expect("released");
+    assert!(!client.has_session(&session));
 }

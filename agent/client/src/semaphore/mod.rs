@@ -90,7 +90,8 @@ impl Semaphore {
         self.attempt(WaitLimit::Once).await
     }
 
-    /// Acquires a slot within about `limit`; `None` if that is not possible.
+    /// Acquires a slot within `limit`, or up to 200 ms later; `None` if that is not possible: see
+    /// [`crate::Lock::acquire_within`].
     ///
     /// # Errors
     /// As [`Semaphore::acquire`].

@@ -5,6 +5,7 @@ mod acquiring;
 mod giving_back;
 mod node_lease;
 mod sessions;
+mod silence;
 mod slots;
 mod watching;
 
@@ -14,7 +15,7 @@ use lockmesh_client::holder::{
     LockGoal, Moment, NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit,
     Wanted,
 };
-use lockmesh_client::{Acquired, Entry, Error, HealthWindow, LOCK_FLAGS, Loss, SessionOptions};
+use lockmesh_client::{Acquired, Entry, Error, HealthWindow, LOCK_FLAGS, Loss, Read, SessionOptions};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -32,6 +33,10 @@ struct Story {
     holder: Holder,
     now: Moment,
     renews: bool,
+    /// Set if reads beside an acquire are answered, with this session as the holder.
+    answers_checks: bool,
+    seen_holder: &'static str,
+    checks: u32,
     /// Set if the agent knows its node's lease; otherwise it rejects queries about it.
     has_node_lease: bool,
     asked: Vec<(HolderRequest, Request)>,
@@ -52,6 +57,9 @@ impl Story {
             holder: Holder::new(options, session_use, 7),
             now: Moment::default() + SECOND,
             renews: true,
+            answers_checks: true,
+            seen_holder: "S2",
+            checks: 0,
             has_node_lease: false,
             asked: Vec::new(),
             events: Vec::new(),
@@ -108,13 +116,17 @@ impl Story {
             let under_way = self.asked.iter().position(|(asked, _)| *asked == number);
             self.asked.remove(under_way.expect("only requests in flight are cancelled"));
         }
-        let is_logged = |word: &&str| !["renew", "node lease"].contains(word);
+        let is_logged = |word: &&str| !["renew", "node lease", "check"].contains(word);
+        self.checks += requests.iter().filter(|(_, request)| word(request) == "check").count() as u32;
         self.log.extend(requests.iter().map(|(_, request)| word(request)).filter(is_logged));
         self.asked.extend(requests);
         self.events.extend(events);
         self.notices.extend(notices);
         if self.renews && self.asked().contains(&"renew") {
             self.answer("renew", Ok(Response::Found(true)));
+        }
+        if self.answers_checks && self.asked().contains(&"check") {
+            self.answer("check", job_held_by(self.seen_holder, 8));
         }
         if !self.has_node_lease && self.asked().contains(&"node lease") {
             self.answer("node lease", Err(no_such_endpoint()));
@@ -196,6 +208,7 @@ fn word(request: &Request) -> &'static str {
         Request::NodeLease(..) => "node lease",
         Request::EndSession(_, EndReason::Closed) => "destroy",
         Request::EndSession(_, EndReason::GivenUp(_)) => "give up",
+        Request::Get(_, read) if *read == Read::stale() => "check",
         Request::Get(..) => "get",
         Request::List(..) => "list",
         Request::Acquire(..) => "acquire",

@@ -373,7 +373,7 @@ fn who_acquires_under_a_suspended_session_waits_as_long_as_it_may() {
     let story = suspended(|_| WaitLimit::Once);
     assert!(matches!(story.told_acquired(), Some(Err(Error::SessionLost(Loss::NodeDeadline)))));
     let mut story = suspended(|now| WaitLimit::Until(now + SECOND));
-    story.pass(SECOND);
+    story.pass(SECOND + 200 * MS);
     assert!(matches!(story.told_acquired(), Some(Ok(None))));
     let mut story = suspended(|_| WaitLimit::Endless);
     story.pass(SECOND);

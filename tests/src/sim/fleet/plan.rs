@@ -85,6 +85,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             kill: None,
             revoke: None,
             unheard_once_in: 0,
+            silent_once_in: 0,
             host_trouble: None,
             host_trouble_length: Duration::ZERO,
             is_crowd: false,

@@ -19,6 +19,10 @@ use tokio::time::timeout;
 /// The most that the end of this process waits for releases in the background.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The most that a command takes to end after its `--timeout`, besides the answer to the last
+/// request.
+pub const TIMED_OUT_LIMIT: Duration = Duration::from_millis(250);
+
 /// A lock or a slot to acquire.
 #[derive(Debug)]
 pub enum Wanted {
@@ -130,8 +134,7 @@ impl Wanted {
 
     /// Waits for a short time until releases in the background are done, before the process ends.
     pub async fn settle(&self) {
-        // A release that takes longer is replaced by the end of the session.
-        let _ = timeout(RELEASE_TIMEOUT, self.client().settled()).await;
+        settle_within(RELEASE_TIMEOUT, self.client()).await;
     }
 
     /// Removes the key of the hold; `false` if another session holds it.
@@ -144,6 +147,12 @@ impl Wanted {
             Self::Slot(semaphore) => semaphore.remove().await,
         }
     }
+}
+
+/// Waits for this time at most until releases in the background are done.
+pub async fn settle_within(limit: Duration, client: &Client) {
+    // A release that takes longer is replaced by the end of the session, which the agent retries.
+    let _ = timeout(limit, client.settled()).await;
 }
 
 async fn take_lock(lock: &Lock, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {

@@ -20,7 +20,7 @@ use super::supervise::channel::HoldToEnd;
 use crate::supervision::{End, OnJeopardy};
 use child::{CommandInput, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use held::{Acquired, Command, Ended, Held, WaitLimit, Wanted, report};
+use held::{Acquired, Command, Ended, Held, TIMED_OUT_LIMIT, WaitLimit, Wanted, report};
 use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions};
 use obstacle::Awaited;
 use std::ffi::OsString;
@@ -171,8 +171,12 @@ pub async fn hold_and_run(
         other => {
             let reason = async {
                 // A session that was created is ended before this process is.
+                if matches!(other, Ok(Acquired::TimedOut)) && !options.once {
+                    let settled = held::settle_within(TIMED_OUT_LIMIT, &client);
+                    return tokio::join!(awaited.reason(&client, TIMED_OUT_LIMIT), settled).0;
+                }
                 wanted.settle().await;
-                if other.is_ok() { awaited.reason(&client).await } else { None }
+                if other.is_ok() { awaited.reason(&client, obstacle::TIMEOUT).await } else { None }
             };
             let reason = signals.unless_ended(reason).await.flatten();
             return Err(match other? {

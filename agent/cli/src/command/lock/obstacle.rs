@@ -19,8 +19,8 @@ const FIRST_MESSAGE_DELAY: Duration = Duration::from_millis(500);
 /// The interval between two looks at the holders.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// The most that a look may add to the end of a command.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// The timeout of a look.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The most holders that a message names.
 const NAMED: usize = 3;
@@ -58,9 +58,12 @@ impl Awaited {
         }
     }
 
-    /// The reason in words, if it is known.
-    pub(super) async fn reason(&self, client: &Client) -> Option<String> {
-        self.obstacle(client).await.map(|obstacle| obstacle.text)
+    /// The reason in words, if it is known within `limit`.
+    pub(super) async fn reason(&self, client: &Client, limit: Duration) -> Option<String> {
+        match timeout(limit, self.found(client)).await {
+            Ok(obstacle) => obstacle.map(|obstacle| obstacle.text),
+            Err(_) => Some("no answer from the agent or its servers".into()),
+        }
     }
 
     async fn obstacle(&self, client: &Client) -> Option<Obstacle> {
@@ -68,6 +71,13 @@ impl Awaited {
     }
 
     async fn found(&self, client: &Client) -> Option<Obstacle> {
+        let obstacle = self.holders(client).await?;
+        // A grant to this process is no obstacle: it is recognized, or released, in a moment.
+        let is_own = |session: &String| client.has_session(session);
+        (!obstacle.sessions.iter().any(is_own)).then_some(obstacle)
+    }
+
+    async fn holders(&self, client: &Client) -> Option<Obstacle> {
         let read = Read::default();
         match self {
             Self::Lock(key) => {
