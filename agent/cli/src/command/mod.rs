@@ -106,8 +106,8 @@ enum Command {
     Bench(Online<bench::Args>),
     #[command(hide = true)]
     Supervise(supervise::Args),
-    #[command(hide = true)]
-    StartCommand(supervise::start::Args),
+    #[command(name = supervise::start::COMMAND, hide = true)]
+    Start(supervise::start::Args),
     Config(config::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -155,7 +155,7 @@ pub fn execute(invocation: Invocation) -> ExitCode {
         Command::Agent(args) => agent::run(args),
         Command::Server(args) => server::run(args),
         // Without a runtime: it becomes another program.
-        Command::StartCommand(args) => supervise::start::run(&args),
+        Command::Start(args) => supervise::start::run(&args),
         command => match runtime(command.threads()) {
             Ok(runtime) => runtime.block_on(command.run()),
             Err(error) => Err(error),
@@ -212,7 +212,7 @@ fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
         "agent" => Command::Agent(alone(own)?),
         "server" => Command::Server(alone(own)?),
         supervise::COMMAND => Command::Supervise(alone(own)?),
-        supervise::start::COMMAND => Command::StartCommand(alone(own)?),
+        supervise::start::COMMAND => Command::Start(alone(own)?),
         _ => return None,
     };
     Some(Invocation { command })
@@ -273,7 +273,7 @@ impl Command {
             Self::Migrate(online) => migrate::run(online.args, &online.connection.context()?).await,
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Supervise(args) => supervise::run(args).await,
-            Self::StartCommand(args) => supervise::start::run(&args),
+            Self::Start(args) => supervise::start::run(&args),
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
             Self::Completions(args) => completions::run(args, &mut command()).await,

@@ -484,7 +484,10 @@ impl Supervision {
         self.reaction_until = None;
         if self.is_over() {
             // A guard has all that it needs; a hold without a guard is left to its supervisor.
-            return if self.is_guard() { () } else { self.give_back() };
+            if !self.is_guard() {
+                self.give_back();
+            }
+            return;
         }
         if let Ending::Killed(..) = self.ending {
             // Its processes have another parent process now.

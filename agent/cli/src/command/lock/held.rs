@@ -98,7 +98,7 @@ pub enum Ended {
 #[derive(Debug)]
 pub enum Acquired {
     /// It is held.
-    Held(Held),
+    Held(Box<Held>),
     /// It was not granted in time.
     TimedOut,
     /// A signal ended the wait.
@@ -119,7 +119,7 @@ impl Wanted {
             }
         };
         tokio::select! {
-            held = acquired => Ok(held?.map_or(Acquired::TimedOut, Acquired::Held)),
+            held = acquired => Ok(held?.map_or(Acquired::TimedOut, |held| Acquired::Held(Box::new(held)))),
             _ = signals.end() => Ok(Acquired::Interrupted),
         }
     }

@@ -167,7 +167,7 @@ pub async fn hold_and_run(
         never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
     };
     let held = match acquired {
-        Ok(Acquired::Held(held)) => held,
+        Ok(Acquired::Held(held)) => *held,
         other => {
             let reason = async {
                 // A session that was created is ended before this process is.
