@@ -1,7 +1,12 @@
-//! Programs under their supervisor: ends, signals, and what is left when a process of ours is
-//! killed.
+//! Commands under their supervisor, as real processes: ends, signals, deadlines, and the processes
+//! that remain when one of ours is killed.
+//!
+//! The tests run one after the other: a guard reaps all children of its process.
 
-use lockmesh_cli::command::lock::child::{Child, End, Input, Program, Signals};
+use lockmesh_cli::command::lock::child::{Child, CommandInput, HeldTerms, Program, Signals};
+use lockmesh_cli::command::supervise::channel::HoldToEnd;
+use lockmesh_cli::supervision::{End, GRACE, Input, OnJeopardy};
+use lockmesh_client::Clock;
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -9,38 +14,51 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 
-/// How often a process is looked for.
+/// The interval between looks at a process.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The longest that a loaded machine may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A grace that no test waits for.
-const LONG: Duration = Duration::from_secs(600);
+async fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::const_new(());
+    TURN.lock().await
+}
 
 fn shell(text: &str) -> Program {
     let words = ["/bin/sh", "-c", text].map(OsString::from).into();
-    Program { words, stdin: Input::Null, environment: vec![("LOCKMESH_FENCE", "7".into())], grace: LONG }
+    let environment = vec![("LOCKMESH_FENCE", "7".into())];
+    Program { words, stdin: CommandInput::Null, environment, hold: None }
 }
 
-fn spawn(program: &Program) -> io::Result<Child> {
-    Child::start_under(Path::new(env!("CARGO_BIN_EXE_lockmesh")), program)
+/// The same under a hold that ends after this time. Its agent does not exist.
+fn held(text: &str, remaining: Duration) -> Program {
+    let hold = HeldTerms {
+        deadline: Clock::default().now() + remaining,
+        lock_delay: GRACE * 2,
+        covers_descendants: true,
+        on_jeopardy: OnJeopardy::Ignore,
+        end: HoldToEnd { address: "127.0.0.1:1".into(), ..HoldToEnd::default() },
+    };
+    Program { hold: Some(hold), ..shell(text) }
 }
 
-async fn start(text: &str) -> Child {
-    started(&shell(text)).await
+fn start(program: &Program) -> Child {
+    let file = Path::new(env!("CARGO_BIN_EXE_lockmesh"));
+    Child::start_under(file, program).expect("the supervisor starts")
 }
 
-async fn started(program: &Program) -> Child {
-    let mut child = spawn(program).expect("the supervisor starts");
-    child.started().await.expect("it starts");
-    child
+async fn end_of(child: &mut Child) -> End {
+    let outcome = timeout(TIMEOUT, child.ended()).await.expect("it ends");
+    outcome.end.expect("it was started")
 }
 
 #[tokio::test]
-async fn a_signal_cuts_a_wait_for_an_answer_short() {
+async fn signal_interrupts_wait_for_answer() {
+    let _alone = alone().await;
     let mut signals = Signals::intercept().expect("they can be taken");
     assert_eq!(signals.unless_ended(async { 7 }).await, Some(7));
     kill_process(rustix::process::getpid(), Signal::INT).expect("it can be sent");
@@ -71,159 +89,210 @@ impl Pipe {
         let line = timeout(TIMEOUT, self.lines.next_line()).await.expect("nothing was written");
         line.expect("readable").expect("the pipe is held open")
     }
-}
 
-#[tokio::test]
-async fn its_end_is_told() {
-    for (text, end, code) in
-        [("exit 0", End::Code(0), 0), ("exit 3", End::Code(3), 3), ("kill -9 $$", End::Killed(9), 137)]
-    {
-        let mut child = start(text).await;
-        let ended = child.ended().await;
-        assert_eq!((ended, ended.shell_code()), (end, code), "{text}");
-        assert_eq!(child.ended().await, end, "and told again");
+    async fn pid(&mut self) -> Pid {
+        Pid::from_raw(self.line().await.parse().expect("a process id")).expect("not zero")
     }
 }
 
 #[tokio::test]
-async fn a_program_that_is_not_there_is_an_error() {
-    let program = Program { words: vec!["/no/such/program".into()], ..shell("") };
-    let mut child = spawn(&program).expect("the supervisor starts");
-    assert_eq!(child.started().await.expect_err("not there").kind(), io::ErrorKind::NotFound);
+async fn exit_code_and_signal_are_reported() {
+    let _alone = alone().await;
+    for (text, end, code) in
+        [("exit 0", End::Code(0), 0), ("exit 3", End::Code(3), 3), ("kill -9 $$", End::Killed(9), 137)]
+    {
+        let mut child = start(&shell(text));
+        let ended = end_of(&mut child).await;
+        assert_eq!((ended, ended.shell_code()), (end, code), "{text}");
+        assert_eq!(end_of(&mut child).await, end, "and again");
+    }
 }
 
 #[tokio::test]
-async fn the_environment_reaches_it_and_standard_input_does_not() {
+async fn missing_program_is_an_error() {
+    let _alone = alone().await;
+    let mut child = start(&Program { words: vec!["/no/such/program".into()], ..shell("") });
+    let error = child.ended().await.end.expect_err("it is missing");
+    assert_eq!(io::Error::from_raw_os_error(error).kind(), io::ErrorKind::NotFound);
+}
+
+#[tokio::test]
+async fn command_gets_environment_and_no_input() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let text = format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path);
-    let mut child = start(&text).await;
-    assert_eq!(pipe.line().await, "7,");
-    assert_eq!(child.ended().await, End::Code(0));
+    let mut child = start(&shell(&format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path)));
+    let (end, line) = tokio::join!(end_of(&mut child), pipe.line());
+    assert_eq!((end, line.as_str()), (End::Code(0), "7,"));
+}
+
+/// Waits for a line while the guard works.
+async fn line(child: &mut Child, pipe: &mut Pipe) -> String {
+    tokio::select! {
+        line = pipe.line() => line,
+        outcome = child.ended() => panic!("it ended: {outcome:?}"),
+    }
 }
 
 #[tokio::test]
-async fn signals_reach_the_whole_group() {
+async fn forwarded_signal_reaches_whole_group() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
     let path = &pipe.path;
     let inner =
         format!("trap \"echo inner > {path}; exit\" USR1; echo ready > {path}; while :; do sleep 0.02; done");
     let text = format!("trap 'echo outer > {path}' USR1; sh -c '{inner}' & wait; wait; wait");
-    let mut child = start(&text).await;
-    assert_eq!(pipe.line().await, "ready");
-    child.signal(Signal::USR1);
-    let mut heard = [pipe.line().await, pipe.line().await];
+    let mut child = start(&shell(&text));
+    assert_eq!(line(&mut child, &mut pipe).await, "ready");
+    child.handle(Input::Forward(Signal::USR1.as_raw()));
+    let (_, mut heard) = tokio::join!(child.ended(), async { [pipe.line().await, pipe.line().await] });
     heard.sort();
     assert_eq!(heard, ["inner", "outer"]);
-    child.stop(LONG).await;
 }
 
 #[tokio::test]
-async fn a_stop_is_asked_for_first() {
+async fn stopped_command_is_asked_first() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
     let path = &pipe.path;
     let text =
         format!("trap 'echo bye > {path}; exit 4' TERM; echo ready > {path}; while :; do sleep 0.02; done");
-    let mut child = start(&text).await;
-    assert_eq!(pipe.line().await, "ready");
-    assert_eq!(child.stop(LONG).await, End::Code(4));
-    assert_eq!(pipe.line().await, "bye");
+    let mut child = start(&shell(&text));
+    assert_eq!(line(&mut child, &mut pipe).await, "ready");
+    child.handle(Input::Stop(Signal::TERM.as_raw()));
+    let (end, bye) = tokio::join!(end_of(&mut child), pipe.line());
+    assert_eq!((end, bye.as_str()), (End::Code(4), "bye"));
 }
 
 #[tokio::test]
-async fn who_does_not_listen_is_killed_with_all_of_its_group() {
+async fn suspended_command_can_be_ended() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let path = &pipe.path;
-    let deaf = format!("trap \"\" TERM; echo $$ > {path}; while :; do sleep 0.02; done");
-    // The child itself obeys; what it started does not.
-    let text = format!("sh -c '{deaf}' & wait");
-    let mut child = start(&text).await;
-    let deaf: i32 = pipe.line().await.parse().expect("a process id");
-    let deaf = Pid::from_raw(deaf).expect("not zero");
-    assert_eq!(child.stop(Duration::from_millis(200)).await, End::Killed(15));
-    until_gone(deaf).await;
+    let mut child = start(&shell(&format!("echo ready > {}; kill -STOP $$; exit 0", pipe.path)));
+    assert_eq!(line(&mut child, &mut pipe).await, "ready");
+    child.handle(Input::Stop(Signal::TERM.as_raw()));
+    assert_eq!(end_of(&mut child).await, End::Killed(15));
 }
 
 #[tokio::test]
-async fn a_stopped_process_can_be_ended_too() {
-    let mut child = start("kill -STOP $$; exit 0").await;
-    assert_eq!(child.stop(LONG).await, End::Killed(15));
-}
-
-#[tokio::test]
-async fn a_kill_asks_nobody() {
-    let mut pipe = Pipe::new();
-    let text = format!("trap '' TERM; echo ready > {}; while :; do sleep 0.02; done", pipe.path);
-    let mut child = start(&text).await;
-    assert_eq!(pipe.line().await, "ready");
-    assert_eq!(child.kill().await, End::Killed(9));
-}
-
-#[tokio::test]
-async fn another_file_is_its_standard_input() {
+async fn open_file_is_standard_input() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
     let (reader, mut writer) = io::pipe().expect("a pipe");
     let text = format!("cat > {}", pipe.path);
-    let mut child = started(&Program { stdin: Input::Other(reader.into()), ..shell(&text) }).await;
+    let mut child = start(&Program { stdin: CommandInput::Other(reader.into()), ..shell(&text) });
     writer.write_all(b"hello\n").expect("it is read");
-    assert_eq!(pipe.line().await, "hello");
+    assert_eq!(line(&mut child, &mut pipe).await, "hello");
     drop(writer);
-    assert_eq!(child.ended().await, End::Code(0), "no other process keeps the pipe open");
+    assert_eq!(end_of(&mut child).await, End::Code(0), "no other process keeps the pipe open");
 }
 
 #[tokio::test]
-async fn the_way_to_the_supervisor_is_not_inherited() {
+async fn command_inherits_no_socket() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let text = format!("ls -l /proc/self/fd | grep -c socket: > {}", pipe.path);
-    let mut child = start(&text).await;
-    assert_eq!(pipe.line().await, "0");
-    child.ended().await;
+    let mut child = start(&shell(&format!("ls -l /proc/self/fd | grep -c socket: > {}", pipe.path)));
+    let (_, sockets) = tokio::join!(child.ended(), pipe.line());
+    assert_eq!(sockets, "0");
 }
 
-/// A program whose child ignores SIGTERM, and their process ids.
-async fn deaf_family(pipe: &mut Pipe, grace: Duration) -> (Child, [Pid; 2]) {
-    let path = &pipe.path;
+/// A script that ignores SIGTERM, and prints the ids of its process, of a child in its group, and of
+/// one in a session of its own.
+fn deaf_family(path: &str) -> String {
     let deaf = format!("trap \"\" TERM; echo $$ > {path}; while :; do sleep 0.02; done");
-    let text = format!("sh -c '{deaf}' & trap 'echo bye > {path}; exit' TERM; echo $$ > {path}; wait; wait");
-    let child = started(&Program { grace, ..shell(&text) }).await;
-    let mut pids = [0, 0];
-    for pid in &mut pids {
-        *pid = pipe.line().await.parse().expect("a process id");
-    }
-    (child, pids.map(|pid| Pid::from_raw(pid).expect("not zero")))
+    format!("trap '' TERM; echo $$ > {path}; sh -c '{deaf}' & setsid sh -c '{deaf}' & wait; wait")
 }
 
 #[tokio::test]
-async fn it_ends_when_its_starter_is_gone() {
+async fn command_ends_after_its_guard() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let (child, family) = deaf_family(&mut pipe, Duration::from_millis(200)).await;
+    let path = &pipe.path;
+    let text = format!("trap 'echo bye > {path}; exit' TERM; echo $$ > {path}; while :; do sleep 0.02; done");
+    let child = start(&shell(&text));
+    let pid = pipe.pid().await;
     // What remains of a process that is killed: the kernel closes its end of the socket.
     drop(child);
     assert_eq!(pipe.line().await, "bye", "it is asked to end first");
+    until_gone(pid).await;
+}
+
+#[tokio::test]
+async fn command_of_frozen_guard_ends_at_deadline() {
+    let _alone = alone().await;
+    let mut pipe = Pipe::new();
+    let remaining = Duration::from_secs(3);
+    let mut child = start(&held(&deaf_family(&pipe.path), remaining));
+    // Nothing polls the guard from here on.
+    for pid in [pipe.pid().await, pipe.pid().await, pipe.pid().await] {
+        until_gone(pid).await;
+    }
+    let outcome = child.ended().await;
+    assert!(outcome.loss.is_some(), "{outcome:?}");
+    child.reaped().await;
+}
+
+#[tokio::test]
+async fn command_of_frozen_supervisor_ends_at_deadline() {
+    let _alone = alone().await;
+    let mut pipe = Pipe::new();
+    let text = format!("echo $PPID > {}; {}", pipe.path, deaf_family(&pipe.path));
+    let mut child = start(&held(&text, Duration::from_secs(3)));
+    let supervisor = pipe.pid().await;
+    kill_process(supervisor, Signal::STOP).expect("it is ours");
+    let family = [pipe.pid().await, pipe.pid().await, pipe.pid().await];
+    assert_eq!(end_of(&mut child).await, End::Killed(9));
     for pid in family {
         until_gone(pid).await;
     }
+    assert!(!is_running(supervisor), "it could not report the end of its tree");
 }
 
 #[tokio::test]
-async fn it_ends_when_its_supervisor_is_killed() {
+async fn command_ends_with_its_killed_supervisor() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let text = format!("echo $PPID > {}; while :; do sleep 0.02; done", pipe.path);
-    let mut child = start(&text).await;
-    let supervisor = Pid::from_raw(pipe.line().await.parse().expect("a process id")).expect("not zero");
-    let name = std::fs::read_to_string(format!("/proc/{supervisor}/comm")).expect("it runs");
-    assert_eq!(name.trim_end(), "lock-supervisor");
+    let text =
+        format!("setsid sh -c 'echo $$ > {path}; sleep 1000' & echo $PPID > {path}; wait", path = pipe.path);
+    let mut child = start(&shell(&text));
+    let (one, other) = (pipe.pid().await, pipe.pid().await);
+    let is_supervisor = |pid: &Pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
+        name.trim_end() == "lock-supervisor"
+    };
+    let (supervisor, remaining) = if is_supervisor(&one) { (one, other) } else { (other, one) };
     kill_process(supervisor, Signal::KILL).expect("it is ours");
-    let ended = timeout(TIMEOUT, child.ended()).await.expect("it runs on");
-    assert_eq!(ended, End::Killed(15));
+    // By the kernel, or by the guard.
+    assert!(matches!(end_of(&mut child).await, End::Killed(9 | 15)));
+    until_gone(remaining).await;
 }
 
 #[tokio::test]
-async fn a_supervisor_outlives_what_ends_other_processes() {
+async fn stopped_supervisor_continues_after_its_guard() {
+    let _alone = alone().await;
+    // The kernel tells the supervisor when the thread that started it ends.
+    let guard = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let mut pipe = Pipe::new();
+            let text = format!("echo $PPID > {path}; echo $$ > {path}; sleep 1000", path = pipe.path);
+            let child = start(&shell(&text));
+            let (supervisor, command) = (pipe.pid().await, pipe.pid().await);
+            kill_process(supervisor, Signal::STOP).expect("it is ours");
+            drop(child);
+            command
+        })
+    });
+    until_gone(guard.join().expect("no panic")).await;
+}
+
+#[tokio::test]
+async fn supervisor_ignores_signals_that_end_processes() {
+    let _alone = alone().await;
     let mut pipe = Pipe::new();
     let (reader, mut writer) = io::pipe().expect("a pipe");
     let text = format!("echo $PPID > {}; read line; exit 3", pipe.path);
-    let mut child = started(&Program { stdin: Input::Other(reader.into()), ..shell(&text) }).await;
-    let supervisor = Pid::from_raw(pipe.line().await.parse().expect("a process id")).expect("not zero");
+    let mut child = start(&Program { stdin: CommandInput::Other(reader.into()), ..shell(&text) });
+    let supervisor = pipe.pid().await;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1] {
         kill_process(supervisor, signal).expect("it is ours");
     }
@@ -235,7 +304,7 @@ async fn a_supervisor_outlives_what_ends_other_processes() {
     timeout(TIMEOUT, received).await.expect("it receives signals");
     assert!(is_running(supervisor));
     writer.write_all(b"go\n").expect("it is read");
-    assert_eq!(child.ended().await, End::Code(3));
+    assert_eq!(end_of(&mut child).await, End::Code(3));
 }
 
 async fn until_gone(pid: Pid) {
@@ -247,13 +316,13 @@ async fn until_gone(pid: Pid) {
     timeout(TIMEOUT, gone).await.unwrap_or_else(|_| panic!("{pid} runs on"));
 }
 
-/// Whether a process is there and no zombie.
+/// Returns `true` if a process is there and no zombie.
 fn is_running(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// Whether a process has still to act on a signal; one that has ended has not.
+/// Returns `true` if a process has still to act on a signal; one that has ended has not.
 fn has_pending_signals(pid: Pid) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let pending =

@@ -181,6 +181,13 @@ impl Hold {
         self.driver.shared.when(|holder, now| unlike(known, holder.state(self.id, now))).await
     }
 
+    /// Waits until the state of the hold differs from `known`, a later deadline included. The state
+    /// of a loss comes with its reason.
+    pub(crate) async fn next_state(&self, known: &GuardState) -> GuardState {
+        let explained = |holder: &Holder, now| holder.explained_state(self.id, now);
+        self.driver.shared.when(|holder, now| explained(holder, now).filter(|state| state != known)).await
+    }
+
     /// Sets the value that is written to the lock when it is released.
     pub(crate) fn written(&self, value: Bytes) {
         self.driver.shared.handle_input(Input::Written(self.id, value));

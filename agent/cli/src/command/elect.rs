@@ -2,10 +2,12 @@
 
 use super::context::Context;
 use super::error::{CliError, ExitCodes};
-use super::lock::child::{Input, Program, Signals};
-use super::lock::held::{self, Ended, Held, OnJeopardy};
-use super::lock::{duration, longest_hold, orphan_grace, ttl, window_parser};
+use super::lock::child::{CommandInput, Signals};
+use super::lock::held::{self, Command, Ended, Held};
+use super::lock::{DEFAULT_LOCK_DELAY, duration, longest_hold, ttl, window_parser};
 use super::output::{print_line, printable};
+use super::supervise::channel::HoldToEnd;
+use crate::supervision::OnJeopardy;
 use lockmesh_client::{Client, Election, HealthWindow, LOCK_FLAGS, Leader, Observer, Read, SessionOptions};
 use lockmesh_protocol::duration::format as duration_text;
 use std::ffi::OsString;
@@ -84,7 +86,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             _ = signals.end() => Ok(ExitCode::SUCCESS),
         };
     }
-    let ended = campaign(&args, &election, &printer, &mut signals, observing.as_mut()).await;
+    let ended = campaign((&args, context), &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session. Another
     // signal ends this process at once.
     let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
@@ -140,7 +142,7 @@ async fn observe(mut observer: Observer, printer: &Printer<'_>) -> CliError {
 /// Runs for leader, again after each loss, until the command exits, a signal ends this process, or
 /// `failure` is there, after which nothing is printed any more.
 async fn campaign(
-    args: &Args,
+    (args, context): (&Args, &Context),
     election: &Election,
     printer: &Printer<'_>,
     signals: &mut Signals,
@@ -165,10 +167,10 @@ async fn campaign(
         let fence = leadership.fence().map_or("unknown".into(), |fence| fence.to_string());
         held::report(&format!("leading, fence {fence}"));
         printer.leads(leadership.session());
-        let held = Held::Lock(leadership);
+        let mut held = Held::from(leadership);
         let ended = match args.command.is_empty() {
             true => serve(&held, signals, failure.as_mut()).await,
-            false => args.run_command(&held, signals, failure.as_mut()).await,
+            false => args.run_command(context, &mut held, signals, failure.as_mut()).await,
         };
         has_run = true;
         let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
@@ -216,15 +218,28 @@ impl Args {
     /// Leads while the command runs; `None` if the leadership is lost.
     async fn run_command(
         &self,
-        held: &Held,
+        context: &Context,
+        held: &mut Held,
         signals: &mut Signals,
         failure: impl Future<Output = CliError>,
     ) -> Result<Option<ExitCode>, CliError> {
-        let (words, environment) = (self.command.clone(), held.environment());
-        let grace = orphan_grace(self.ttl, self.lock_delay);
-        let program = Program { words, stdin: Input::Null, environment, grace };
-        let ended = held::run_unless(held, &program, OnJeopardy::Ignore, signals, failure).await?;
-        Ok(match ended {
+        let end = HoldToEnd {
+            address: context.address.to_string(),
+            token: context.token.clone(),
+            name: self.key().to_owned(),
+            value: self.candidate().into_bytes(),
+            flags: self.flags,
+            ..HoldToEnd::default()
+        };
+        let command = Command {
+            words: self.command.clone(),
+            stdin: CommandInput::Null,
+            on_jeopardy: OnJeopardy::Ignore,
+            releases_on_exit: false,
+            lock_delay: self.lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
+            end,
+        };
+        Ok(match held.run(command, signals, failure).await? {
             Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
             Ended::Lost(_) => None,
         })

@@ -107,6 +107,8 @@ enum Command {
     Bench(Online<bench::Args>),
     #[command(hide = true)]
     Supervise(supervise::Args),
+    #[command(hide = true)]
+    StartCommand(supervise::start::Args),
     Config(config::Args),
     Version(version::Args),
     Completions(completions::Args),
@@ -147,6 +149,8 @@ pub fn execute(invocation: Invocation) -> ExitCode {
         // Their configuration has the number of threads.
         Command::Agent(args) => agent::run(args),
         Command::Server(args) => server::run(args),
+        // Without a runtime: it becomes another program.
+        Command::StartCommand(args) => supervise::start::run(&args),
         command => match runtime(command.threads()) {
             Ok(runtime) => runtime.block_on(command.run()),
             Err(error) => Err(error),
@@ -203,6 +207,7 @@ fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
         "agent" => Command::Agent(alone(own)?),
         "server" => Command::Server(alone(own)?),
         supervise::COMMAND => Command::Supervise(alone(own)?),
+        supervise::start::COMMAND => Command::StartCommand(alone(own)?),
         _ => return None,
     };
     Some(Invocation { command })
@@ -263,6 +268,7 @@ impl Command {
             Self::Migrate(online) => migrate::run(online.args, &online.connection.context()?).await,
             Self::Bench(online) => bench::run(online.args, &online.connection.context()?).await,
             Self::Supervise(args) => supervise::run(args).await,
+            Self::StartCommand(args) => supervise::start::run(&args),
             Self::Config(args) => config::run(args).await,
             Self::Version(args) => version::run(args).await,
             Self::Completions(args) => completions::run(args, &mut command()).await,

@@ -7,8 +7,9 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::kv::entry::shape_of;
-use super::lock::child::{Child, End, GRACE, Input, Program, Signals, stop_ourselves};
+use super::lock::child::{Child, CommandInput, Program, Signals, stop_ourselves};
 use super::output::{print_json, warn};
+use crate::supervision::{End, Input};
 use lockmesh_client::shape::catalog::Service;
 use lockmesh_client::shape::health::ServiceInstance;
 use lockmesh_client::{Answer, Client, Error, Read};
@@ -287,35 +288,35 @@ impl Handler {
         let cannot =
             |error| CliError::failed(format!("cannot run {:?}: {error}", self.child[0].to_string_lossy()));
         let (mut child, writer) = self.start(index).map_err(cannot)?;
-        child.started().await.map_err(cannot)?;
         // A handler need not read its input, so that is not waited for.
         let text = format!("{value}\n");
         let writing = tokio::spawn(async move {
             let mut writer = writer;
             let _ = writer.write_all(text.as_bytes()).await;
         });
-        let ended = loop {
+        let mut asked = None;
+        let outcome = loop {
             tokio::select! {
-                end = child.ended() => break Ok(end),
-                signal = signals.next() => match signal {
-                    Signal::TSTP => {
-                        child.signal(Signal::STOP);
-                        stop_ourselves();
-                        child.signal(Signal::CONT);
-                    }
-                    Signal::USR1 | Signal::USR2 => child.signal(signal),
+                outcome = child.ended() => break outcome,
+                signal = signals.next() => child.handle(match signal {
+                    Signal::TSTP => Input::Suspend,
+                    Signal::USR1 | Signal::USR2 => Input::Forward(signal.as_raw()),
                     signal => {
-                        child.stop_by(signal, GRACE).await;
-                        break Err(signal);
+                        asked = Some(signal);
+                        Input::Stop(signal.as_raw())
                     }
-                },
+                }),
             }
         };
         writing.abort();
-        match ended {
-            Err(signal) => Ok(Some(signal)),
-            Ok(End::Code(0)) => Ok(None),
-            Ok(end) => Err(CliError::failed(format!("the handler ended with {end}, and with it the watch"))),
+        child.reaped().await;
+        match (asked, outcome.end) {
+            (_, Err(error)) => Err(cannot(std::io::Error::from_raw_os_error(error))),
+            (Some(signal), _) => Ok(Some(signal)),
+            (None, Ok(End::Code(0))) => Ok(None),
+            (None, Ok(end)) => {
+                Err(CliError::failed(format!("the handler ended with {end}, and with it the watch")))
+            }
         }
     }
 
@@ -325,9 +326,9 @@ impl Handler {
         let words = if self.shell { Program::in_shell(&self.child) } else { self.child.clone() };
         let program = Program {
             words,
-            stdin: Input::Other(reader.into()),
+            stdin: CommandInput::Other(reader.into()),
             environment: ["CONSUL_INDEX", "LOCKMESH_INDEX"].map(|name| (name, index.to_string())).into(),
-            grace: GRACE,
+            hold: None,
         };
         Ok((Child::start(&program)?, Sender::from_owned_fd(writer.into())?))
     }

@@ -12,7 +12,6 @@
 
 use super::{End, Role, SignalNumber};
 use lockmesh_client::holder::Moment;
-use std::time::Duration;
 
 /// The length of a message in bytes.
 pub const LENGTH: usize = 13;
@@ -65,8 +64,7 @@ impl Message {
         };
         let mut bytes = [kind; LENGTH];
         bytes[1..5].copy_from_slice(&number.to_le_bytes());
-        let time = u64::try_from(time.since(none).as_nanos()).unwrap_or(u64::MAX);
-        bytes[5..].copy_from_slice(&time.to_le_bytes());
+        bytes[5..].copy_from_slice(&time.as_nanos().to_le_bytes());
         bytes
     }
 
@@ -74,7 +72,7 @@ impl Message {
     pub fn decode(bytes: &[u8; LENGTH]) -> Option<Self> {
         let number = i32::from_le_bytes(bytes[1..5].try_into().ok()?);
         let time = u64::from_le_bytes(bytes[5..].try_into().ok()?);
-        let time = Moment::default() + Duration::from_nanos(time);
+        let time = Moment::from_nanos(time);
         Some(match bytes[0] {
             b'D' => Self::Deadline(time),
             b'S' => Self::Signal(number),

@@ -379,7 +379,9 @@ impl Supervision {
             self.send(Message::Killed);
         }
         self.remainder_at = None;
-        self.outputs.push(Output::Report(Report::Killing(self.loss.clone())));
+        if self.is_overdue || self.loss.is_some() {
+            self.outputs.push(Output::Report(Report::Killing(self.loss.clone())));
+        }
     }
 
     /// Asks all processes of the command to end, and kills them after the grace.

@@ -139,6 +139,13 @@ impl Holder {
         }
     }
 
+    /// Returns the state of a hold; `None` while a read that found it gone waits for the reason.
+    pub fn explained_state(&self, id: HoldId, now: Moment) -> Option<GuardState> {
+        let state = self.state(id, now);
+        let is_unexplained = state == GuardState::Suspended && self.reason_to_stop(id, now).is_none();
+        (!is_unexplained).then_some(state)
+    }
+
     /// Returns the reason to stop for a caller that does not wait out a suspension.
     pub fn reason_to_stop(&self, id: HoldId, now: Moment) -> Option<Loss> {
         match &self.holds.get(&id)?.stage {

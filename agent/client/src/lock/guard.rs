@@ -65,6 +65,11 @@ impl LockGuard {
         self.hold.changed(known).await
     }
 
+    /// As `changed`, but an extended deadline is a change too.
+    pub async fn next_state(&self, known: &GuardState) -> GuardState {
+        self.hold.next_state(known).await
+    }
+
     /// Waits until the lock is lost, and returns the reason; returns at once if it is already lost.
     /// A suspended lock counts as lost here, with [`Loss::NodeDeadline`], because another client
     /// may hold it. Callers that can pause should use [`LockGuard::changed`].

@@ -54,6 +54,11 @@ impl SemaphoreGuard {
         self.hold.changed(known).await
     }
 
+    /// As `changed`, but an extended deadline is a change too.
+    pub async fn next_state(&self, known: &GuardState) -> GuardState {
+        self.hold.next_state(known).await
+    }
+
     /// Waits until the slot is lost or suspended, and returns the reason: see
     /// [`crate::LockGuard::lost`].
     pub async fn lost(&self) -> Loss {

@@ -1,58 +1,64 @@
-//! The process that runs while something is held: started, signalled and waited for, as a group.
-//! A supervisor starts it (see [`supervise`](crate::command::supervise)) and ends its group if this
-//! process dies, `kill -9` included. The supervisor neither reaps the program nor passes signals
-//! on: this process is the child subreaper, so the program becomes its child when the supervisor
-//! exits, and signals go to the group directly. A supervisor that is killed takes the program
-//! along.
-//! Orphans of the group are adopted and reaped; as process 1 of a container, all orphans are. Never
-//! waits for a process that other code in this program started.
+//! The command that runs while something is held: started under a supervisor, signalled and waited
+//! for.
+//!
+//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it. The
+//! decisions of both are in [`Supervision`]; [`Child`] carries out those of the guard. This process
+//! is a child subreaper too: if the supervisor is killed, all processes of the command become its
+//! children. Then it ends and reaps them itself. It has no other children, and reaps all.
 
-use crate::command::supervise::{self, ARGV0, COMMAND};
-use lockmesh_protocol::duration;
+use super::held::report;
+use crate::command::supervise::channel::{self, Channel, HoldToEnd, Start};
+use crate::command::supervise::{self, ARGV0, COMMAND, tree};
+use crate::supervision::message::Message;
+use crate::supervision::{Input, OnJeopardy, Outcome, Output, Report, Role, SignalNumber, Supervision};
+use lockmesh_client::{Clock, Timer, holder::Moment};
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group,
-    set_child_subreaper, test_kill_process_group, wait, waitpgid, waitpid,
+    Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
 };
 use std::ffi::OsString;
-use std::fmt;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
-use tokio::time::{Instant, sleep};
 use tracing::debug;
-
-/// The interval between checks of an ending group, whose last members need not be children of this
-/// process.
-const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-
-/// The time between SIGTERM and SIGKILL: much less than the usual lock-delay, during which the lock
-/// is granted to no other session.
-pub const GRACE: Duration = Duration::from_secs(5);
 
 /// This program's file, also after an upgrade has replaced it.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// A program to run.
+/// A command to run.
 #[derive(Debug)]
 pub struct Program {
     /// The program and its arguments.
     pub words: Vec<OsString>,
     /// Its standard input.
-    pub stdin: Input,
+    pub stdin: CommandInput,
     /// Additions to its environment.
     pub environment: Vec<(&'static str, String)>,
-    /// The time from SIGTERM to SIGKILL if this process dies.
-    pub grace: Duration,
+    /// The hold under which it runs, if any.
+    pub hold: Option<HeldTerms>,
 }
 
-/// The standard input of a program.
+/// The hold of a command.
 #[derive(Debug)]
-pub enum Input {
+pub struct HeldTerms {
+    /// Its first deadline.
+    pub deadline: Moment,
+    /// The lock-delay of its session.
+    pub lock_delay: Duration,
+    /// Set if it lasts until all descendants of the command have ended.
+    pub covers_descendants: bool,
+    /// The reaction to a late renewal.
+    pub on_jeopardy: OnJeopardy,
+    /// The way to end it.
+    pub end: HoldToEnd,
+}
+
+/// The standard input of a command.
+#[derive(Debug)]
+pub enum CommandInput {
     /// None.
     Null,
     /// Standard input of this process.
@@ -71,70 +77,45 @@ impl Program {
     /// With a terminal as standard input and that passed on, it stays in our group: another one may
     /// not read from it.
     fn has_group(&self) -> bool {
-        !(matches!(self.stdin, Input::Ours) && io::stdin().is_terminal())
-    }
-}
-
-/// The end of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It returned this code.
-    Code(u8),
-    /// This signal killed it.
-    Killed(i32),
-}
-
-impl End {
-    /// The exit code that a shell gives for it.
-    pub fn shell_code(self) -> u8 {
-        match self {
-            Self::Code(code) => code,
-            Self::Killed(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
-        }
+        !(matches!(self.stdin, CommandInput::Ours) && io::stdin().is_terminal())
     }
 
-    fn of(status: WaitStatus) -> Option<Self> {
-        let code = status.exit_status().map(|code| Self::Code(u8::try_from(code).unwrap_or(u8::MAX)));
-        code.or_else(|| status.terminating_signal().map(Self::Killed))
-    }
-}
-
-impl fmt::Display for End {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exit status {code}"),
-            Self::Killed(signal) => write!(f, "signal {signal}"),
+    fn start(&self) -> Start {
+        let group = (!self.has_group()).then(|| getpgrp().as_raw_pid());
+        let Some(hold) = &self.hold else { return Start { group, ..Start::default() } };
+        Start {
+            deadline: Some(hold.deadline.as_nanos()),
+            covers_descendants: hold.covers_descendants,
+            lock_delay: u64::try_from(hold.lock_delay.as_millis()).unwrap_or(u64::MAX),
+            group,
+            hold: Some(hold.end.clone()),
         }
     }
 }
 
-/// A program under its supervisor.
+/// A command under its supervisor, as its guard sees it.
 #[derive(Debug)]
 pub struct Child {
+    supervision: Supervision,
+    clock: Clock,
+    timer: Timer,
+    /// The supervisor, until it is reaped.
+    supervisor: Option<Pid>,
+    channel: Channel,
+    supervisor_is_gone: bool,
     /// Known once the supervisor has started it.
     pid: Option<Pid>,
     /// `true` if it leads its own process group.
     has_group: bool,
-    supervisor: Supervisor,
     /// Set by the kernel's notice that a child of this process changed.
     changes: unix::Signal,
-    end: Option<End>,
-    /// The time of the SIGKILL after SIGTERM.
-    deadline: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Supervisor {
-    pid: Pid,
-    /// Held open as long as the program shall run. The supervisor reports the start on it.
-    channel: UnixStream,
-    report: Vec<u8>,
-    is_gone: bool,
+    outcome: Option<Outcome>,
 }
 
 impl Child {
-    /// Starts a program in a process group of its own, or in ours if it shall read our terminal.
-    /// [`Self::started`] waits for it.
+    /// Starts a command in a process group of its own, or in ours if it shall read our terminal.
+    /// Call it on the main thread: when the thread ends, the supervisor takes this process for dead.
+    ///
     /// # Errors
     /// The supervisor cannot be started. Nothing was run.
     pub fn start(program: &Program) -> io::Result<Self> {
@@ -142,202 +123,175 @@ impl Child {
     }
 
     /// The same, with another file of this program as the supervisor.
+    ///
     /// # Errors
     /// As [`Self::start`].
     pub fn start_under(supervisor: &Path, program: &Program) -> io::Result<Self> {
         // Before the start, so that no end is missed.
         let changes = unix::signal(SignalKind::child())?;
-        // The program becomes a child of this process when its supervisor exits. Orphans of the
-        // group do as well: otherwise it would seem to live on in dead processes that are not
-        // reaped.
         set_child_subreaper(Some(getpid()))?;
-        let (has_group, supervisor) = (program.has_group(), Supervisor::start(supervisor, program)?);
-        Ok(Self { pid: None, has_group, supervisor, changes, end: None, deadline: None })
+        let start = program.start();
+        let on_jeopardy = program.hold.as_ref().map_or(OnJeopardy::Ignore, |hold| hold.on_jeopardy);
+        let (pid, channel) = spawn(supervisor, program, &start)?;
+        Ok(Self {
+            supervision: Supervision::new(Role::Guard(on_jeopardy), start.terms()),
+            clock: Clock::default(),
+            timer: Timer::new(Clock::default()),
+            supervisor: Some(pid),
+            channel,
+            supervisor_is_gone: false,
+            pid: None,
+            has_group: program.has_group(),
+            changes,
+            outcome: None,
+        })
     }
 
-    /// Waits until the program runs. May be cancelled and called again.
-    /// # Errors
-    /// The program cannot be started. Nothing was run.
-    pub async fn started(&mut self) -> io::Result<()> {
-        if self.pid.is_some() {
-            return Ok(());
-        }
-        match self.supervisor.reported().await {
-            Ok(pid) => self.pid = Some(pid),
-            Err(error) => {
-                self.supervisor_ended().await;
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Reaps a supervisor that has nothing to supervise.
-    async fn supervisor_ended(&mut self) {
+    /// Waits for the outcome. May be cancelled and called again.
+    pub async fn ended(&mut self) -> Outcome {
         loop {
-            self.reap();
-            if self.supervisor.is_gone {
-                return;
+            if let Some(outcome) = &self.outcome {
+                return outcome.clone();
             }
-            self.changes.recv().await;
+            self.advance().await;
         }
     }
 
-    /// Sends a signal to all of its group. A group that is gone already needs none.
-    pub fn signal(&self, signal: Signal) {
-        // Its number may be another process's by now, unless a group still has it.
-        let Some(pid) = self.pid.filter(|_| self.has_group || self.end.is_none()) else { return };
+    /// Waits until the supervisor is reaped, after the outcome. Without it, its hold is released by
+    /// now, or is left to the supervisor.
+    pub async fn reaped(mut self) {
+        self.handle(Input::HoldEnded);
+        while self.supervisor.is_some() {
+            self.changes.recv().await;
+            self.reap();
+        }
+    }
+
+    /// Waits for the next event, and processes it.
+    async fn advance(&mut self) {
+        let wakes_at = self.supervision.wakes_at();
+        let tick = async {
+            match wakes_at {
+                Some(at) => self.timer.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = tick => self.handle(Input::Tick),
+            message = self.channel.receive(), if !self.supervisor_is_gone => match message {
+                Some(message) => self.received(message),
+                None => {
+                    self.supervisor_is_gone = true;
+                    self.handle(Input::PeerGone);
+                    self.reap();
+                }
+            },
+            _ = self.changes.recv() => self.reap(),
+        }
+    }
+
+    fn received(&mut self, message: Message) {
+        if let Message::Started(pid) = message {
+            self.pid = Pid::from_raw(pid);
+        }
+        self.handle(Input::Message(message));
+    }
+
+    /// Reaps the supervisor; once it is gone, also the processes of the command. Orphans of earlier
+    /// commands are reaped too.
+    fn reap(&mut self) {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, _))) if Some(pid) == self.supervisor => self.supervisor = None,
+                Ok(Some((pid, status))) if Some(pid) == self.pid => {
+                    supervise::end_of(status).into_iter().for_each(|end| self.handle(Input::Exited(end)));
+                }
+                Ok(Some(_)) => {}
+                Err(_) if self.supervisor_is_gone => {
+                    return self.handle(Input::TreeGone { guard_runs: true });
+                }
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Processes an input, and carries out what follows.
+    pub fn handle(&mut self, input: Input) {
+        for output in self.supervision.handle(self.clock.now(), input) {
+            match output {
+                Output::Send(message) => self.channel.send(message),
+                Output::Signal(signal) => self.signal(signal),
+                Output::SignalTree(signal) => {
+                    Signal::from_named_raw(signal)
+                        .into_iter()
+                        .for_each(|signal| tree::signal(self.root(), signal));
+                }
+                Output::KillTree => tree::kill(self.root()),
+                Output::KillSupervisor => {
+                    let _ = self.supervisor.map(|pid| kill_process(pid, Signal::KILL));
+                }
+                Output::SuspendSelf => {
+                    stop_ourselves();
+                    // This process continues, perhaps much later.
+                    self.handle(Input::Continued);
+                }
+                Output::Report(message) => report(&text_of(&message)),
+                Output::Finished(outcome) => self.outcome = Some(outcome),
+                Output::GiveBack => {}
+            }
+        }
+    }
+
+    /// The process whose descendants are the command's processes.
+    fn root(&self) -> Pid {
+        self.supervisor.filter(|_| !self.supervisor_is_gone).unwrap_or_else(getpid)
+    }
+
+    /// Sends a signal to the command without a supervisor. Its process is not reaped yet, so the
+    /// number is its own.
+    fn signal(&self, signal: SignalNumber) {
+        let (Some(pid), Some(signal)) = (self.pid, Signal::from_named_raw(signal)) else { return };
         let sent = if self.has_group { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
         if let Err(error) = sent {
             debug!(%pid, ?signal, %error, "signal not delivered");
         }
     }
-
-    /// Waits for the process's end. May be cancelled and called again.
-    pub async fn ended(&mut self) -> End {
-        loop {
-            self.reap();
-            match self.end {
-                Some(end) if self.supervisor.is_gone => return end,
-                // Nothing would end it any more if this process died now.
-                None if self.supervisor.is_gone => return self.stop(GRACE).await,
-                _ => self.changes.recv().await,
-            };
-        }
-    }
-
-    /// Ends the whole group: SIGTERM, and SIGKILL after `grace`.
-    pub async fn stop(&mut self, grace: Duration) -> End {
-        self.stop_by(Signal::TERM, grace).await
-    }
-
-    /// Ends the whole group: this signal, and SIGKILL after `grace`. May be cancelled and called
-    /// again, and the grace then counts from the first call.
-    pub async fn stop_by(&mut self, signal: Signal, grace: Duration) -> End {
-        if self.started().await.is_err() {
-            return End::Killed(Signal::KILL.as_raw());
-        }
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + grace);
-        self.reap();
-        self.signal(signal);
-        // A stopped process receives it only when it continues.
-        self.signal(Signal::CONT);
-        while self.is_any_left() && Instant::now() < deadline {
-            sleep(GROUP_CHECK_INTERVAL).await;
-            self.reap();
-        }
-        if self.is_any_left() {
-            self.signal(Signal::KILL);
-            // The other members of the group end a moment later, unless the system is stuck.
-            let deadline = Instant::now() + GRACE;
-            while self.is_any_left() && Instant::now() < deadline {
-                sleep(GROUP_CHECK_INTERVAL).await;
-                self.reap();
-            }
-        }
-        self.reaped().await
-    }
-
-    /// Ends the whole group at once by SIGKILL.
-    pub async fn kill(&mut self) -> End {
-        if self.started().await.is_err() {
-            return End::Killed(Signal::KILL.as_raw());
-        }
-        self.signal(Signal::KILL);
-        self.reaped().await
-    }
-
-    async fn reaped(&mut self) -> End {
-        loop {
-            self.reap();
-            match self.end {
-                Some(end) if self.supervisor.is_gone => return end,
-                _ => self.changes.recv().await,
-            };
-        }
-    }
-
-    fn is_any_left(&self) -> bool {
-        let group = self.pid.filter(|_| self.has_group);
-        self.end.is_none() || group.is_some_and(|group| test_kill_process_group(group).is_ok())
-    }
-
-    /// Records which processes have ended. Orphans of the group are adopted by this process;
-    /// process 1 is given all others too. All other children are left to the code that waits for
-    /// them.
-    fn reap(&mut self) {
-        while let Ok(Some((pid, status))) = self.next_ended() {
-            if Some(pid) == self.pid {
-                self.end = self.end.or(End::of(status));
-            } else if pid == self.supervisor.pid {
-                self.supervisor.is_gone = true;
-            }
-        }
-    }
-
-    fn next_ended(&self) -> rustix::io::Result<Option<(Pid, WaitStatus)>> {
-        let none = WaitOptions::NOHANG;
-        if getpid().is_init() {
-            return wait(none);
-        }
-        // First, for the program is a child of this process from before the supervisor has ended.
-        if !self.supervisor.is_gone
-            && let Some(ended) = waitpid(Some(self.supervisor.pid), none)?
-        {
-            return Ok(Some(ended));
-        }
-        match self.pid {
-            Some(group) if self.has_group => waitpgid(group, none),
-            Some(pid) if self.end.is_none() => waitpid(Some(pid), none),
-            // It was reaped: by now its number may be another process's.
-            _ => Ok(None),
-        }
-    }
 }
 
-impl Supervisor {
-    fn start(file: &Path, program: &Program) -> io::Result<Self> {
-        // Both ends are closed on exec, so that no other child of this process keeps one open.
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
-        let mut command = Command::new(file);
-        // No signal that is sent to processes by the name of `lockmesh` ends both.
-        command.arg0(ARGV0).arg(COMMAND);
-        command.arg("--grace").arg(duration::format(program.grace));
-        if !program.has_group() {
-            command.arg("--group").arg(getpgrp().to_string());
-        }
-        command.arg("--").args(&program.words);
-        command.envs(program.environment.iter().map(|(name, value)| (name, value)));
-        // A group of its own, so that keys pressed at the terminal do not reach it.
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).process_group(0);
-        let stdin = io::stdin();
-        supervise::send_input(
-            &ours,
-            match &program.stdin {
-                Input::Null => None,
-                Input::Ours => Some(stdin.as_fd()),
-                Input::Other(file) => Some(file.as_fd()),
-            },
-        )?;
-        let pid = Pid::from_child(&command.spawn()?);
-        ours.set_nonblocking(true)?;
-        Ok(Self { pid, channel: UnixStream::from_std(ours)?, report: Vec::new(), is_gone: false })
-    }
+fn spawn(file: &Path, program: &Program, start: &Start) -> io::Result<(Pid, Channel)> {
+    let (ours, theirs) = channel::pair()?;
+    let stdin = io::stdin();
+    let input = match &program.stdin {
+        CommandInput::Null => None,
+        CommandInput::Ours => Some(stdin.as_fd()),
+        CommandInput::Other(file) => Some(file.as_fd()),
+    };
+    channel::send_start(&ours, start, input)?;
+    let mut command = Command::new(file);
+    // No signal that is sent to processes by the name of `lockmesh` ends both.
+    command.arg0(ARGV0).arg(COMMAND).arg("--").args(&program.words);
+    command.envs(program.environment.iter().map(|(name, value)| (name, value)));
+    // A group of its own, so that keys pressed at the terminal do not reach it.
+    command.stdin(Stdio::from(theirs)).process_group(0);
+    Ok((Pid::from_child(&command.spawn()?), Channel::new(ours)?))
+}
 
-    /// The program's number, once it runs.
-    async fn reported(&mut self) -> io::Result<Pid> {
-        loop {
-            if let Some(report) = supervise::read_report(&self.report) {
-                return report;
-            }
-            self.channel.readable().await?;
-            let mut bytes = [0; 16];
-            match self.channel.try_read(&mut bytes) {
-                Ok(0) => return Err(io::Error::other("its supervisor ended before it was started")),
-                Ok(length) => self.report.extend_from_slice(&bytes[..length]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
+fn text_of(message: &Report) -> String {
+    match message {
+        Report::Ending(loss) => format!("lock lost: {loss}; ending the command"),
+        Report::Killing(None) => "lock not renewed before its deadline; killing the command".into(),
+        Report::Killing(Some(loss)) => {
+            format!("lock ownership can no longer be guaranteed ({loss}); killing the command")
+        }
+        Report::Jeopardy => {
+            "a renewal is late and the lock may be lost soon; sending SIGTERM to the command".into()
+        }
+        Report::PeerGone(_) => "the supervisor was killed; ending the command".into(),
+        Report::Remainder => {
+            "the command has exited, but processes that it started run on: the lock is held until \
+                              they end (see --release-on-exit)"
+                .into()
         }
     }
 }

@@ -1,13 +1,17 @@
-//! The loop of `lock`, `semaphore` and `elect`: runs a program while a lock or a slot is held.
+//! The loop of `lock`, `semaphore` and `elect`: runs a command while a lock or a slot is held.
 //!
-//! **Invariant:** the program outlives the hold by at most its grace to end.
+//! **Invariant:** the command ends before the deadline of its hold: see
+//! [`supervision`](crate::supervision).
 
-use super::child::{Child, End, GRACE, Program, Signals, stop_ourselves};
+use super::child::{Child, CommandInput, HeldTerms, Program, Signals};
 use crate::command::error::CliError;
+use crate::command::supervise::channel::HoldToEnd;
+use crate::supervision::{End, Input, OnJeopardy, Outcome};
 use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
 use lockmesh_protocol::duration::format as duration_text;
 use rustix::process::Signal;
-use std::io::Write;
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -24,13 +28,46 @@ pub enum Wanted {
     Slot(Semaphore),
 }
 
-/// A lock or a slot that is held.
+/// A lock or a slot that is held, and the command that runs meanwhile.
 #[derive(Debug)]
-pub enum Held {
-    /// A lock.
+pub struct Held {
+    guard: HeldGuard,
+    child: Option<Child>,
+}
+
+#[derive(Debug)]
+enum HeldGuard {
     Lock(LockGuard),
-    /// A slot of a semaphore.
     Slot(SemaphoreGuard),
+}
+
+impl From<LockGuard> for Held {
+    fn from(guard: LockGuard) -> Self {
+        Self { guard: HeldGuard::Lock(guard), child: None }
+    }
+}
+
+impl From<SemaphoreGuard> for Held {
+    fn from(guard: SemaphoreGuard) -> Self {
+        Self { guard: HeldGuard::Slot(guard), child: None }
+    }
+}
+
+/// A command to run while something is held.
+#[derive(Debug)]
+pub struct Command {
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    /// Its standard input.
+    pub stdin: CommandInput,
+    /// The reaction to a late renewal.
+    pub on_jeopardy: OnJeopardy,
+    /// Set if the hold ends with the command itself, even if its descendants run on.
+    pub releases_on_exit: bool,
+    /// The lock-delay of the session.
+    pub lock_delay: Duration,
+    /// The way to end the hold, without its session.
+    pub end: HoldToEnd,
 }
 
 /// The limit of a wait.
@@ -44,21 +81,12 @@ pub enum WaitLimit {
     Once,
 }
 
-/// The reaction to a late renewal, after which the lock may be lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnJeopardy {
-    /// None.
-    Ignore,
-    /// The program is sent SIGTERM.
-    Terminate,
-}
-
-/// The end of the program.
+/// The end of the command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It exited, or a forwarded signal killed it.
     Itself(End),
-    /// The lock was lost, and the program was ended.
+    /// The lock was lost, and the command was ended.
     Lost(Loss),
 }
 
@@ -82,8 +110,8 @@ impl Wanted {
     pub async fn acquire(&self, wait_limit: WaitLimit, signals: &mut Signals) -> Result<Acquired, Error> {
         let acquired = async {
             match self {
-                Self::Lock(lock) => Ok(take_lock(lock, wait_limit).await?.map(Held::Lock)),
-                Self::Slot(semaphore) => Ok(take_slot(semaphore, wait_limit).await?.map(Held::Slot)),
+                Self::Lock(lock) => Ok(take_lock(lock, wait_limit).await?.map(Held::from)),
+                Self::Slot(semaphore) => Ok(take_slot(semaphore, wait_limit).await?.map(Held::from)),
             }
         };
         tokio::select! {
@@ -137,59 +165,136 @@ async fn take_slot(semaphore: &Semaphore, wait_limit: WaitLimit) -> Result<Optio
 impl Held {
     /// The fencing token.
     pub fn fence(&self) -> Option<u64> {
-        match self {
-            Self::Lock(guard) => guard.fence(),
-            Self::Slot(guard) => guard.fence(),
+        match &self.guard {
+            HeldGuard::Lock(guard) => guard.fence(),
+            HeldGuard::Slot(guard) => guard.fence(),
         }
     }
 
-    /// `true` while it is certain that it is held.
-    pub fn is_held(&self) -> bool {
-        match self {
-            Self::Lock(guard) => guard.is_held(),
-            Self::Slot(guard) => guard.is_held(),
+    /// The session.
+    pub fn session(&self) -> &str {
+        match &self.guard {
+            HeldGuard::Lock(guard) => guard.session(),
+            HeldGuard::Slot(guard) => guard.session(),
         }
     }
 
-    /// The state of the guard.
-    pub fn state(&self) -> GuardState {
+    /// Waits until it is lost, or no longer certain to be held.
+    pub async fn lost(&self) -> Loss {
+        match &self.guard {
+            HeldGuard::Lock(guard) => guard.lost().await,
+            HeldGuard::Slot(guard) => guard.lost().await,
+        }
+    }
+
+    /// Releases it; `false` if it was lost before. The supervisor of its command ends then.
+    ///
+    /// # Errors
+    /// The release failed, or its outcome is unknown: the supervisor of its command goes on with it,
+    /// or the lock ends with its session.
+    pub async fn release(self) -> Result<bool, Error> {
+        let released = match self.guard {
+            HeldGuard::Lock(guard) => guard.release().await,
+            HeldGuard::Slot(guard) => guard.release().await,
+        }?;
+        hold_ended(self.child);
+        Ok(released)
+    }
+
+    /// Ends what is left of a lost hold, within a short time. The supervisor of its command goes on
+    /// with it otherwise.
+    pub async fn settle(self, client: &Client) {
+        let Self { guard, child } = self;
+        drop(guard);
+        if timeout(RELEASE_TIMEOUT, client.settled()).await.is_ok() {
+            hold_ended(child);
+        }
+    }
+
+    /// The command's variables about it.
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let fence = self.fence().map(|fence| ("LOCKMESH_FENCE", fence.to_string()));
+        [("CONSUL_LOCK_HELD", "true".to_owned())].into_iter().chain(fence).collect()
+    }
+
+    /// Runs a command, and forwards signals to it, until there is a failure.
+    ///
+    /// # Errors
+    /// The command cannot be started, or has ended after the failure. The hold is not released: the
+    /// caller does that.
+    pub async fn run(
+        &mut self,
+        command: Command,
+        signals: &mut Signals,
+        failure: impl Future<Output = CliError>,
+    ) -> Result<Ended, CliError> {
+        let mut state = self.guard.state();
+        let deadline = match state.clone() {
+            GuardState::Safe { deadline } | GuardState::Jeopardy { deadline } => deadline,
+            GuardState::Suspended => return Ok(Ended::Lost(Loss::NodeDeadline)),
+            GuardState::Lost(loss) => return Ok(Ended::Lost(loss)),
+        };
+        let name = command.words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let cannot = |error| CliError::NotStarted { name: name.clone(), error };
+        let environment = self.environment();
+        let hold = HeldTerms {
+            deadline,
+            lock_delay: command.lock_delay,
+            covers_descendants: !command.releases_on_exit,
+            on_jeopardy: command.on_jeopardy,
+            end: HoldToEnd { session: self.session().to_owned(), ..command.end },
+        };
+        let program = Program { words: command.words, stdin: command.stdin, environment, hold: Some(hold) };
+        let child = self.child.insert(Child::start(&program).map_err(cannot)?);
+        let (mut failure, mut failed) = (pin!(failure), None);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = child.ended() => break outcome,
+                next = self.guard.next_state(&state) => {
+                    state = next;
+                    child.handle(Input::Hold(state.clone()));
+                }
+                error = failure.as_mut(), if failed.is_none() => {
+                    child.handle(Input::Stop(Signal::TERM.as_raw()));
+                    report(&format!("{error}; ending the command"));
+                    failed = Some(error);
+                }
+                signal = signals.next() => child.handle(match signal {
+                    Signal::TSTP => Input::Suspend,
+                    signal => Input::Forward(signal.as_raw()),
+                }),
+            }
+        };
+        match (failed, outcome) {
+            (Some(failed), _) => Err(failed),
+            (None, Outcome { loss: Some(loss), .. }) => Ok(Ended::Lost(loss)),
+            (None, Outcome { end: Ok(end), .. }) => Ok(Ended::Itself(end)),
+            (None, Outcome { end: Err(error), .. }) => Err(cannot(io::Error::from_raw_os_error(error))),
+        }
+    }
+}
+
+impl HeldGuard {
+    fn state(&self) -> GuardState {
         match self {
             Self::Lock(guard) => guard.state(),
             Self::Slot(guard) => guard.state(),
         }
     }
 
-    /// Waits until the state differs from `known`.
-    pub async fn changed(&self, known: &GuardState) -> GuardState {
+    /// Waits until the state differs from `known`, a later deadline included.
+    async fn next_state(&self, known: &GuardState) -> GuardState {
         match self {
-            Self::Lock(guard) => guard.changed(known).await,
-            Self::Slot(guard) => guard.changed(known).await,
+            Self::Lock(guard) => guard.next_state(known).await,
+            Self::Slot(guard) => guard.next_state(known).await,
         }
     }
+}
 
-    /// Waits until it is lost, or no longer certain to be held.
-    pub async fn lost(&self) -> Loss {
-        match self {
-            Self::Lock(guard) => guard.lost().await,
-            Self::Slot(guard) => guard.lost().await,
-        }
-    }
-
-    /// Releases it; `false` if it was lost before.
-    ///
-    /// # Errors
-    /// The release failed, or its outcome is unknown: the lock ends with its session.
-    pub async fn release(self) -> Result<bool, Error> {
-        match self {
-            Self::Lock(guard) => guard.release().await,
-            Self::Slot(guard) => guard.release().await,
-        }
-    }
-
-    /// The program's variables about it.
-    pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let fence = self.fence().map(|fence| ("LOCKMESH_FENCE", fence.to_string()));
-        [("CONSUL_LOCK_HELD", "true".to_owned())].into_iter().chain(fence).collect()
+fn hold_ended(child: Option<Child>) {
+    if let Some(mut child) = child {
+        child.handle(Input::HoldEnded);
     }
 }
 
@@ -211,114 +316,10 @@ pub async fn within_ttl<T, E: Into<CliError>>(
     }
 }
 
-/// Runs a program while something is held, and forwards signals to it.
-///
-/// # Errors
-/// The program cannot be started. The lock is still held: the caller releases it.
-pub async fn run(
-    held: &Held,
-    program: &Program,
-    on_jeopardy: OnJeopardy,
-    signals: &mut Signals,
-) -> Result<Ended, CliError> {
-    run_unless(held, program, on_jeopardy, signals, std::future::pending()).await
-}
-
-/// The same, until there is a failure.
-///
-/// # Errors
-/// The program cannot be started, or has ended after the failure. The lock is still held: the
-/// caller releases it.
-pub async fn run_unless(
-    held: &Held,
-    program: &Program,
-    on_jeopardy: OnJeopardy,
-    signals: &mut Signals,
-    failure: impl Future<Output = CliError>,
-) -> Result<Ended, CliError> {
-    let mut failure = pin!(failure);
-    let name = program.words.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-    let cannot = |error| CliError::NotStarted { name: name.clone().into_owned(), error };
-    let mut child = Child::start(program).map_err(cannot)?;
-    let (mut state, mut was_asked) = (held.state(), false);
-    tokio::select! {
-        started = child.started() => started.map_err(cannot)?,
-        reason = held.lost() => {
-            end(&mut child, &reason, was_asked).await;
-            return Ok(Ended::Lost(reason));
-        }
-    }
-    loop {
-        tokio::select! {
-            // The program ended under its lock, even if the lock is lost at the same moment.
-            biased;
-            end = child.ended() => return Ok(Ended::Itself(end)),
-            reason = held.lost() => {
-                end(&mut child, &reason, was_asked).await;
-                return Ok(Ended::Lost(reason));
-            }
-            failed = failure.as_mut() => {
-                report(&format!("{failed}; ending the command"));
-                child.stop(GRACE).await;
-                return Err(failed);
-            }
-            next = held.changed(&state) => {
-                state = next;
-                was_asked |= react(&state, on_jeopardy, &child);
-            }
-            signal = signals.next() => pass_on(signal, held, &child),
-        }
-    }
-}
-
-/// Ends a program whose lock is lost.
-async fn end(child: &mut Child, reason: &Loss, was_asked: bool) {
-    // The lock may be granted to another session from now on, without a lock-delay in between.
-    let is_urgent = match reason {
-        Loss::NodeDeadline => true,
-        Loss::Deadline => was_asked,
-        _ => false,
-    };
-    if is_urgent {
-        report(&format!("lock ownership can no longer be guaranteed ({reason}); killing the command"));
-        child.kill().await;
-    } else {
-        report(&format!("lock lost: {reason}; ending the command"));
-        child.stop(GRACE).await;
-    }
-}
-
-/// Reacts to a change of the lock's state; `true` if the program was sent SIGTERM.
-fn react(state: &GuardState, on_jeopardy: OnJeopardy, child: &Child) -> bool {
-    match (state, on_jeopardy) {
-        (GuardState::Jeopardy { .. }, OnJeopardy::Terminate) => {
-            report("a renewal is late and the lock may be lost soon; sending SIGTERM to the command");
-            child.signal(Signal::TERM);
-            // A stopped process receives it only when it continues.
-            child.signal(Signal::CONT);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// Forwards a signal. A program must not run while this process, which guards its lock, is stopped.
-fn pass_on(signal: Signal, held: &Held, child: &Child) {
-    if signal != Signal::TSTP {
-        return child.signal(signal);
-    }
-    child.signal(Signal::STOP);
-    stop_ourselves();
-    // This process continues, perhaps much later. A program without its lock is ended instead.
-    if held.is_held() {
-        child.signal(Signal::CONT);
-    }
-}
-
 /// Prints a message on stderr.
 pub fn report(text: &str) {
     // Without stderr there is no place to report an error.
-    let _ = writeln!(std::io::stderr(), "lockmesh: {text}");
+    let _ = writeln!(io::stderr(), "lockmesh: {text}");
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`child`] | the command as a process group, under a supervisor |
-//! | [`held`] | the loop that ends the command when the lock is lost |
+//! | [`child`] | the command under its supervisor |
+//! | [`held`] | a hold while its command runs |
 //! | `obstacle` | the reason why a lock is not granted, for people |
 //!
 //! The exit code is the command's own. Other errors have the codes of
@@ -16,15 +16,20 @@ pub(super) mod obstacle;
 
 use super::context::Context;
 use super::error::{CliError, ExitCodes};
-use child::{End, GRACE, Input, Program, Signals};
+use super::supervise::channel::HoldToEnd;
+use crate::supervision::{End, OnJeopardy};
+use child::{CommandInput, Program, Signals};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use held::{Acquired, Ended, Held, OnJeopardy, WaitLimit, Wanted, report};
-use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, Lock, Semaphore, SessionOptions};
+use held::{Acquired, Command, Ended, Held, WaitLimit, Wanted, report};
+use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions};
 use obstacle::Awaited;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// The lock-delay of a session that names none, at the agent.
+pub(super) const DEFAULT_LOCK_DELAY: Duration = Duration::from_secs(15);
 
 /// The maximum number of characters of a session's name that is made from a command.
 const NAME_LENGTH: usize = 100;
@@ -33,8 +38,10 @@ const NAME_LENGTH: usize = 100;
 ///
 /// `lockmesh lock NAME -- COMMAND ARG…` runs the command as it is. Without `--` a shell runs it, as
 /// with `consul lock`. The command gets CONSUL_LOCK_HELD=true and the fencing token LOCKMESH_FENCE
-/// in its environment. If the lock is lost, its process group is sent SIGTERM, and SIGKILL 5s
-/// later; SIGKILL immediately if the lock may already have passed on.
+/// in its environment. The lock is held until all processes of the command have ended. If the lock
+/// is lost, they are sent SIGTERM, and SIGKILL after 5s or half of the lock-delay; SIGKILL
+/// immediately if the lock may already have passed on. A command that is stopped with Ctrl-Z is
+/// killed when its lock expires.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Maximum number of holders; more than one makes it a semaphore
@@ -95,6 +102,9 @@ pub struct Options {
     #[arg(long, value_name = "WORD", value_parser = on_jeopardy_parser(), default_value = "ignore")]
     #[arg(hide_possible_values = true)]
     on_jeopardy: OnJeopardy,
+    /// Release when the command exits, even if processes that it started still run
+    #[arg(long)]
+    release_on_exit: bool,
     /// Log each step to stderr; on a terminal, the holder is shown without it
     #[arg(long)]
     verbose: bool,
@@ -171,26 +181,24 @@ pub async fn hold_and_run(
             });
         }
     };
-    hold_while_running(held, &wanted, options, program, words, &mut signals).await
+    let command = options.command(context, name, slots, program, words);
+    hold_while_running(held, &wanted, options, command, &mut signals).await
 }
 
 /// Runs the program, then releases the lock and removes its key.
 async fn hold_while_running(
-    held: Held,
+    mut held: Held,
     wanted: &Wanted,
     options: &Options,
-    program: &ProgramArgs,
-    words: Vec<OsString>,
+    command: Command,
     signals: &mut Signals,
 ) -> Result<ExitCode, CliError> {
     options.report_if_verbose(&format!(
         "holding it, fence {}",
         held.fence().map_or("unknown".into(), |fence| fence.to_string())
     ));
-    let stdin = if program.pass_stdin { Input::Ours } else { Input::Null };
-    let grace = orphan_grace(options.ttl, options.lock_delay);
-    let command = Program { words, stdin, environment: held.environment(), grace };
-    let ended = held::run(&held, &command, options.on_jeopardy, signals).await;
+    let name = command.end.name.clone();
+    let ended = held.run(command, signals, std::future::pending()).await;
     // Also if the program could not be started.
     let limit = longest_hold(options.ttl, options.window);
     let given_back = held::within_ttl(limit, give_back(held, wanted, &ended, options)).await;
@@ -198,8 +206,7 @@ async fn hold_while_running(
     if let Err(error) = given_back {
         // The command's end is known, and decides about the exit code.
         report(&format!(
-            "{} could not be released or removed: {error}; a hold that remains ends with its session",
-            program.prefix()
+            "{name} could not be released or removed: {error}; a hold that remains ends with its session"
         ));
     }
     Ok(code)
@@ -215,15 +222,6 @@ pub(super) fn longest_hold(ttl: Option<Duration>, window: Option<HealthWindow>) 
     ttl.unwrap_or(window.map_or(DEFAULT_TTL, HealthWindow::default_ttl))
 }
 
-/// The time from SIGTERM to SIGKILL for a program whose `lockmesh lock` was killed. The session
-/// lives for at least half of its TTL, because it was renewed by then, and a lock-delay follows:
-/// the program has ended before the lock is granted to another session.
-pub(super) fn orphan_grace(ttl: Option<Duration>, lock_delay: Option<Duration>) -> Duration {
-    // Without a TTL the window decides, and its default is never shorter.
-    let ttl = ttl.unwrap_or(DEFAULT_TTL);
-    GRACE.min(lock_delay.map_or(GRACE, |lock_delay| ttl / 2 + lock_delay))
-}
-
 /// Releases it unless it is lost, and removes the key if no other session uses it.
 async fn give_back(
     held: Held,
@@ -233,8 +231,7 @@ async fn give_back(
 ) -> Result<(), CliError> {
     if matches!(ended, Ok(Ended::Lost(_))) {
         // There is nothing to release, and the agent may be unreachable.
-        drop(held);
-        wanted.settle().await;
+        held.settle(wanted.client()).await;
         return Ok(());
     }
     let released = held.release().await?;
@@ -263,6 +260,27 @@ impl Options {
         let limit = usize::try_from(slots).map_err(CliError::usage)?;
         let semaphore = Semaphore::new(client, name, limit).session(session);
         Ok((Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name.into())))
+    }
+
+    /// The command, and the way to end its hold.
+    fn command(
+        &self,
+        context: &Context,
+        name: &str,
+        slots: Option<u32>,
+        program: &ProgramArgs,
+        words: Vec<OsString>,
+    ) -> Command {
+        let name = if slots.is_some() { name.to_owned() } else { format!("{name}/.lock") };
+        let (address, token) = (context.address.to_string(), context.token.clone());
+        Command {
+            words,
+            stdin: if program.pass_stdin { CommandInput::Ours } else { CommandInput::Null },
+            on_jeopardy: self.on_jeopardy,
+            releases_on_exit: self.release_on_exit,
+            lock_delay: self.lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
+            end: HoldToEnd { address, token, name, slots, flags: LOCK_FLAGS, ..HoldToEnd::default() },
+        }
     }
 
     fn wait_limit(&self) -> WaitLimit {
@@ -419,15 +437,6 @@ mod tests {
     fn words(args: &Args) -> Vec<String> {
         let words = args.program.words().expect("a command");
         words.iter().map(|word| word.to_str().expect("it was text").to_owned()).collect()
-    }
-
-    #[test]
-    fn an_orphan_is_killed_before_the_lock_can_pass_on() {
-        let second = Duration::from_secs(1);
-        assert_eq!(orphan_grace(Some(second), None), GRACE, "the usual lock-delay is longer");
-        assert_eq!(orphan_grace(Some(15 * second), Some(Duration::ZERO)), GRACE);
-        assert_eq!(orphan_grace(Some(second), Some(Duration::ZERO)), second / 2);
-        assert_eq!(orphan_grace(Some(second), Some(second)), second * 3 / 2);
     }
 
     #[test]
