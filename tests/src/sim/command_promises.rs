@@ -6,6 +6,8 @@
 //!   [`RELEASE_LIMIT`] while the supervisor runs, and takes effect within that time when agent and
 //!   quorum have had no fault for long. It is not requested while a process of the command is
 //!   alive, unless the deadline has passed or another client took the lock away.
+//! - No command is killed before its newest deadline without a reason: a loss, a request, the death
+//!   of its guard or supervisor.
 //! - No process that was not sent SIGKILL is alive while another session holds the lock. The
 //!   exceptions are a lock that another client took away, until the guard has learned of it, and a
 //!   time at which neither guard nor supervisor could run.
@@ -77,6 +79,20 @@ impl Job {
         Some(format!("a process under {} runs {late:?} after the news of its loss", self.key))
     }
 
+    /// Notes a kill before the deadline. There must be a reason, except for a process that has not
+    /// run long enough to know the present deadline.
+    pub(super) fn note_early_kill(&mut self, now: Time) {
+        let knows = |time: Option<Duration>| time.is_some_and(|time| time >= LATENESS);
+        let is_known = knows(self.guard.has_run(now))
+            && knows(self.supervisor.has_run(now))
+            && now.since(self.record.renewed) >= LATENESS;
+        if is_known && !self.record.has_reason {
+            let left = self.deadline.since(self.moment(now));
+            self.record.killed_early =
+                Some(format!("a command under {} is killed {left:?} before its deadline", self.key));
+        }
+    }
+
     /// Returns `true` if the hold must not be released yet, unless another client took it away.
     pub(super) fn is_needed(&self, now: Time) -> bool {
         let is_uncovered = !self.terms.covers_descendants && self.main_end().is_some();
@@ -96,7 +112,9 @@ impl Job {
             return Some(format!("the supervisor exited, but {} is still held", self.key));
         }
         let gone_for = now.since(self.record.gone_since?);
-        let runs_for = self.supervisor.has_run(now)?;
+        // A guard that has killed the command does not wait for a supervisor that stands still.
+        let killed = self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
+        let runs_for = self.supervisor.has_run(now).max(killed)?;
         let is_late = gone_for.min(runs_for) > RELEASE_LIMIT && !self.record.end_requested;
         is_late.then(|| format!("{} is not released, although its command ended {gone_for:?} ago", self.key))
     }
@@ -114,7 +132,8 @@ impl World {
             for (guard, number, job) in jobs {
                 let holder = holder_of(&self.judge, &job.key).map(|(session, _)| session);
                 let is_held = holder == Some(job.session);
-                let wrong = job.outlives_deadline(now).or_else(|| job.outlives_loss(now));
+                let wrong = job.record.killed_early.clone();
+                let wrong = wrong.or_else(|| job.outlives_deadline(now)).or_else(|| job.outlives_loss(now));
                 let wrong = wrong.or_else(|| job.is_left(now, is_held));
                 let wrong = wrong.or_else(|| self.is_released_too_late(job, is_held));
                 broken = broken.or(wrong);

@@ -125,7 +125,7 @@ impl Guard {
         }
         let effects = job.happens(stage, event);
         self.apply(stage, number, effects, acts);
-        if self.jobs.get(&number).is_some_and(|job| job.is_over(stage.now)) {
+        if self.job != Some(number) && self.jobs.get(&number).is_some_and(|job| job.is_over(stage.now)) {
             self.jobs.remove(&number);
         }
     }

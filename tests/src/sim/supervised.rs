@@ -172,6 +172,14 @@ pub(super) struct Record {
     pub(super) is_given_back: bool,
     /// `true` if an overlap that nothing could prevent was counted.
     pub(super) overlap_counted: bool,
+    /// The time at which the guard first killed the command.
+    pub(super) guard_killed: Option<Time>,
+    /// The time of the last renewal.
+    pub(super) renewed: Time,
+    /// `true` if there was a reason to end the command before its deadline.
+    pub(super) has_reason: bool,
+    /// A kill without a reason.
+    pub(super) killed_early: Option<String>,
     /// `true` if the supervisor exited by itself.
     pub(super) has_exited: bool,
     /// `true` if a release was requested while a process that the hold covers was alive.
@@ -338,6 +346,7 @@ impl Job {
             GuardState::Safe { deadline } | GuardState::Jeopardy { deadline } => {
                 if self.deadline != *deadline && self.record.learned_loss.is_none() {
                     self.deadline = *deadline;
+                    self.record.renewed = stage.now;
                     self.look_at_deadline(stage);
                 }
             }
@@ -488,12 +497,22 @@ impl Job {
         (is_gone && !was_known).then_some(Input::TreeGone { guard_runs })
     }
 
+    /// Notes a reason to end the command before its deadline.
+    fn note_reason(&mut self, input: &Input) {
+        self.record.has_reason |= match input {
+            Input::Hold(state) => !state.is_held(),
+            Input::PeerGone | Input::Stop(_) => true,
+            _ => false,
+        };
+    }
+
     /// Passes an input to a process's supervision, and carries out what follows.
     fn handle(&mut self, stage: &mut Stage, side: Side, input: Input) {
         if side == Side::Guard {
             self.guard_knows_pid |= matches!(input, Input::Message(Message::Started(_)));
             self.guard_knows_supervisor_gone |= input == Input::PeerGone;
         }
+        self.note_reason(&input);
         let moment = self.moment(stage.now);
         for output in self.actor(side).supervision.handle(moment, input) {
             self.carry_out(stage, side, output);
@@ -534,10 +553,16 @@ impl Job {
     }
 
     fn kill_tree(&mut self, stage: &mut Stage, side: Side) {
+        if side == Side::Guard {
+            self.record.guard_killed.get_or_insert(stage.now);
+        }
         if !self.reaches_tree(side) || self.tree.unkilled() == 0 {
             return;
         }
         let is_due = self.moment(stage.now) + 60 * MS >= self.deadline;
+        if !is_due {
+            self.note_early_kill(stage.now);
+        }
         if is_due {
             stage.hit(Mark::KilledAtDeadline);
             match side {
@@ -687,7 +712,8 @@ impl Job {
 
     /// Returns `true` if nothing of it is left, and nothing is left to check.
     pub fn is_over(&self, now: Time) -> bool {
-        let guard_is_done = self.guard.is_dead || self.supervisor.is_dead;
+        // A guard that stands still still believes in its hold.
+        let guard_is_done = self.guard.is_dead || !self.guard.is_stopped;
         let is_settled = self.record.gone_since.is_none_or(|since| now.since(since) > 2 * SECOND);
         let is_running = self.tree.is_alive() || !self.supervisor.is_dead;
         guard_is_done && is_settled && !is_running

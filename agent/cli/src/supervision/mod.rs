@@ -460,8 +460,10 @@ impl Supervision {
     fn received(&mut self, now: Moment, message: Message) {
         match message {
             Message::Deadline(deadline) => {
+                // Renewals that were read late have passed too, but each is later than the one before.
+                let is_kill = deadline <= now && self.terms.deadline.is_none_or(|known| deadline < known);
+                self.guard_kills |= is_kill;
                 self.terms.deadline = Some(deadline);
-                self.guard_kills |= deadline <= now;
             }
             Message::Signal(signal) => self.forward(signal),
             Message::Stop(signal, at) => self.stop(now, signal, at.since(now)),
