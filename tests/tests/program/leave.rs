@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) struct Nodes {
     fleet: Fleet,
     address: String,
-    pub(super) server: Process,
+    server: Process,
 }
 
 impl Nodes {
