@@ -113,7 +113,8 @@ impl Job {
         }
         let gone_for = now.since(self.record.gone_since?);
         // A guard that has killed the command does not wait for a supervisor that stands still.
-        let killed = self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
+        let killed =
+            self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
         let runs_for = self.supervisor.has_run(now).max(killed)?;
         let is_late = gone_for.min(runs_for) > RELEASE_LIMIT && !self.record.end_requested;
         is_late.then(|| format!("{} is not released, although its command ended {gone_for:?} ago", self.key))

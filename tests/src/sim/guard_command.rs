@@ -63,7 +63,7 @@ impl Guard {
         let draw = super::draw::Draw::new(draw.bits());
         let what = (hold, session, key.clone());
         let how = (Role::Guard(on_jeopardy), terms);
-        let job = Job::start(stage, place, self.clock, draw, what, how, self.awaits_loss);
+        let job = Job::start(stage, place, self.clock, (draw, self.awaits_loss), what, how);
         self.jobs.insert(self.last_job, job);
         self.job = Some(self.last_job);
     }

@@ -192,10 +192,9 @@ impl Job {
         stage: &mut Stage,
         place: (usize, usize, u64),
         clock: Clock,
-        mut draw: Draw,
+        (mut draw, is_endless): (Draw, bool),
         (hold, session, key): (HoldId, SessionId, Key),
         (role, terms): (Role, Terms),
-        is_endless: bool,
     ) -> Self {
         let now = stage.now;
         let tree = Tree::new(Draw::new(draw.bits()), is_endless);

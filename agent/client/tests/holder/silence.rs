@@ -90,8 +90,8 @@ fn wait_ends_at_its_limit_in_every_state() {
     let slot = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
     let lock = || wanted(WaitLimit::Once).goal;
     let create: fn(&mut Story) = |story| story.answer("create", Ok(Response::Created("S1".into())));
-    let states: [(&str, Goal, fn(&mut Story)); 5] = [
-        ("create", lock(), |_| {}),
+    let states = [
+        ("create", lock(), (|_| {}) as fn(&mut Story)),
         ("node lease", lock(), |story| {
             story.has_node_lease = true;
             story.answer("create", Ok(Response::Created("S1".into())));
