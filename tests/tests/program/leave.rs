@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) struct Nodes {
     fleet: Fleet,
     address: String,
-    server: Process,
+    pub(super) server: Process,
 }
 
 impl Nodes {

@@ -1,14 +1,17 @@
 //! The sockets of a running agent: a Unix socket whose file is deleted, clients that take all
-//! connections, and an agent that is frozen when a lock is released.
+//! connections, an agent that is frozen when a lock is released, and waits whose replies are lost.
 
 use super::leave::Nodes;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::Process;
 use std::fs::remove_file;
-use std::io::Read;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, spawn};
+use std::time::{Duration, Instant};
 
 fn socket(client: &Client) -> PathBuf {
     let Address::Unix(path) = &client.address else { unreachable!("it listens there alone") };
@@ -87,4 +90,89 @@ fn an_agent_that_is_frozen_at_the_release_does_not_keep_the_command() {
     let (code, _, said) = nodes.command("web-1", &["lock", "job", "--ttl", "1s", "--", "sh", "-c", &freeze]);
     assert_eq!(code, 0, "{said}");
     assert!(said.contains("the agent did not reply within the session's TTL of 1s"), "{said}");
+}
+
+/// Starts a proxy in front of an agent that swallows the replies to waits for a lock.
+fn proxy_that_swallows_waits(agent: SocketAddr) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    spawn(move || {
+        for client in listener.incoming() {
+            let client = client.expect("it listens");
+            let server = TcpStream::connect(agent).expect("the agent listens");
+            spawn(move || forward(&client, &server));
+        }
+    });
+    address
+}
+
+/// Forwards a connection until it ends; once a wait was requested, nothing comes back any more, and
+/// the connection stays open.
+fn forward(mut client: &TcpStream, mut server: &TcpStream) {
+    let is_silent = AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(|| {
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = server.read(&mut bytes) {
+                if !is_silent.load(Ordering::SeqCst) && client.write_all(&bytes[..length]).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut bytes = [0; 4096];
+        while let Ok(length @ 1..) = client.read(&mut bytes) {
+            if String::from_utf8_lossy(&bytes[..length]).contains("&wait=") {
+                is_silent.store(true, Ordering::SeqCst);
+            }
+            if server.write_all(&bytes[..length]).is_err() {
+                break;
+            }
+        }
+        // The agent sees the end of the client, but not before.
+        let _ = server.shutdown(Shutdown::Both);
+    });
+}
+
+#[test]
+fn waiter_runs_its_command_although_grant_is_swallowed() {
+    let nodes = Nodes::new();
+    let tcp = free_address();
+    let _agent = nodes.agent("web-1", &["--set", &format!("http.tcp={tcp}")]);
+    let local = nodes.client("web-1");
+    let holder = local.session();
+    assert!(local.acquire("job/.lock", &holder));
+    let proxy = proxy_that_swallows_waits(tcp).to_string();
+    let words = ["lock", "job", "--verbose", "--timeout", "30s", "--http-addr", &proxy, "--", "echo", "ran"];
+    let waiter = Process::lockmesh(&words);
+    waiter.says("waiting for job: held by");
+    assert!(local.release("job/.lock", &holder));
+    let released = Instant::now();
+    assert_eq!(waiter.ends(), 0, "{}", waiter.said());
+    assert!(released.elapsed() < Duration::from_secs(15), "{:?}", released.elapsed());
+    let said = waiter.said();
+    assert_eq!(said.matches("waiting for job:").count(), 1, "its own session is no obstacle: {said}");
+    assert_eq!(local.holder("job/.lock"), None);
+}
+
+/// Without a quorum, a call is held by the agent for 7 s; without an agent that runs, for ever.
+#[test]
+fn timeout_is_kept_without_leader_and_without_agent() {
+    let nodes = Nodes::new();
+    let agent = nodes.agent("web-1", &[]);
+    let ends_in_time = || {
+        for command in [&["lock", "job"][..], &["semaphore", "pool", "--slots", "2"], &["elect", "office"]] {
+            let begun = Instant::now();
+            let words = [command, &["--timeout", "1s", "--", "true"]].concat();
+            let (code, _, said) = nodes.command("web-1", &words);
+            let elapsed = begun.elapsed();
+            assert_eq!(code, 120, "{command:?}: {said}");
+            assert!(said.contains(" in 1s"), "{said}");
+            assert!(elapsed >= Duration::from_secs(1), "{command:?}: {elapsed:?}");
+            assert!(elapsed < Duration::from_secs(4), "{command:?}: {elapsed:?}");
+        }
+    };
+    nodes.server.signal("STOP");
+    ends_in_time();
+    agent.signal("STOP");
+    ends_in_time();
 }

@@ -91,7 +91,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     }
     let ended = campaign((&args, context), &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session. Another
-    // signal ends this process at once. At the time-out, it had its time while the leader was read.
+    // signal ends this process at once. After a time-out it was waited for already.
     if !matches!(ended, Err(CliError::NotAcquired(_))) {
         let _ = signals.unless_ended(timeout(Duration::from_secs(2), client.settled())).await;
     }
@@ -160,7 +160,7 @@ async fn campaign(
         let leadership = tokio::select! {
             elected = campaign_within(limit, election) => match elected? {
                 Some(elected) => elected,
-                None => return Err(args.timed_out(election, signals).await),
+                None => return Err(args.timed_out(election, printer.client, signals).await),
             },
             failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {
@@ -249,8 +249,10 @@ impl Args {
         })
     }
 
-    async fn timed_out(&self, election: &Election, signals: &mut Signals) -> CliError {
-        let text = signals.unless_ended(self.not_elected(election)).await;
+    async fn timed_out(&self, election: &Election, client: &Client, signals: &mut Signals) -> CliError {
+        let settled = held::settle_within(held::TIMED_OUT_LIMIT, client);
+        let text = async { tokio::join!(self.not_elected(election), settled).0 };
+        let text = signals.unless_ended(text).await;
         text.map_or_else(|| interrupted(&self.name, false), CliError::NotAcquired)
     }
 
