@@ -108,18 +108,18 @@ fn proxy_that_swallows_waits(agent: SocketAddr) -> SocketAddr {
 
 /// Forwards a connection until it ends; once a wait was requested, nothing comes back any more, and
 /// the connection stays open.
-fn forward(mut client: &TcpStream, mut server: &TcpStream) {
+fn forward(client: &TcpStream, server: &TcpStream) {
     let is_silent = AtomicBool::new(false);
     scope(|scope| {
         scope.spawn(|| {
-            let mut bytes = [0; 4096];
+            let (mut server, mut client, mut bytes) = (server, client, [0; 4096]);
             while let Ok(length @ 1..) = server.read(&mut bytes) {
                 if !is_silent.load(Ordering::SeqCst) && client.write_all(&bytes[..length]).is_err() {
                     break;
                 }
             }
         });
-        let mut bytes = [0; 4096];
+        let (mut server, mut client, mut bytes) = (server, client, [0; 4096]);
         while let Ok(length @ 1..) = client.read(&mut bytes) {
             if String::from_utf8_lossy(&bytes[..length]).contains("&wait=") {
                 is_silent.store(true, Ordering::SeqCst);
