@@ -151,6 +151,10 @@ impl Supervisor {
             if self.starting.is_none() {
                 self.reap();
             }
+            // The readers of the outputs do not wait for a hold that is given back.
+            if self.guard_is_gone && self.giving_back.is_some() {
+                detach_outputs();
+            }
         }
     }
 
@@ -213,10 +217,6 @@ impl Supervisor {
 
     /// Gives the hold back for a guard that cannot, until the agent and the quorum have answered.
     fn give_back(&mut self) {
-        if self.guard_is_gone {
-            // Readers of the outputs do not wait for this process.
-            detach_outputs();
-        }
         let hold = self.hold.take();
         self.giving_back = Some(tokio::spawn(async move {
             let Some(hold) = hold else { return };
