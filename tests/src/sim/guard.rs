@@ -164,8 +164,10 @@ pub struct Guard {
     /// content.
     pub(super) awaits_loss: bool,
     promises: Promises,
-    /// The request whose reply was a grant and was lost in silence.
+    /// The request whose reply was a grant and was lost in silence; then the last time at which
+    /// another request failed, so that it may take longer to recognize the grant.
     silent_grant: Option<(u64, HolderRequest)>,
+    failed_since: Option<Time>,
     /// Sessions that it stopped believing in because no renewal was acknowledged in time.
     silenced: BTreeSet<SessionId>,
     /// `true` if it waits until unknown holds of its sessions are released.
@@ -208,6 +210,7 @@ impl Guard {
             died: false,
             promises: Promises::default(),
             silent_grant: None,
+            failed_since: None,
             silenced: BTreeSet::new(),
             is_patient,
             seats: BTreeMap::new(),
@@ -281,10 +284,19 @@ impl Guard {
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
-    /// Notes a grant whose reply this guard does not receive; `None` if another request failed since,
-    /// so that it may take longer to recognize it.
-    pub fn was_granted_in_silence(&mut self, grant: Option<(u64, HolderRequest)>) {
-        self.silent_grant = grant;
+    /// Notes a grant whose reply this guard does not receive.
+    pub fn was_granted_in_silence(&mut self, holder: u64, request: HolderRequest) {
+        (self.silent_grant, self.failed_since) = (Some((holder, request)), None);
+    }
+
+    /// Notes that a request failed, or that its reply was lost.
+    pub fn request_failed(&mut self, now: Time) {
+        self.failed_since = Some(now);
+    }
+
+    /// Returns the last time at which a request failed since a grant to this session went silent.
+    pub(super) fn failed_since_silence(&self, session: &SessionId) -> Option<Time> {
+        self.failed_since.filter(|_| self.silent_grant.is_some() && self.owns(session))
     }
 
     /// Checks that it no longer waits for the reply to this request, unless its process was paused.
@@ -292,7 +304,8 @@ impl Guard {
         let (holder, request) = grant;
         let waits = self.seats.get(&holder).is_some_and(|seat| seat.under_way.contains_key(&request));
         let was_paused = now < self.stands_until + RECOGNITION_BOUND;
-        if waits && !was_paused && self.silent_grant == Some(grant) {
+        let is_last = self.silent_grant == Some(grant) && self.failed_since.is_none();
+        if waits && !was_paused && is_last {
             self.promises.broken.push("still waits for a lock that it was granted 5 s ago".into());
         }
     }

@@ -162,7 +162,7 @@ impl Agent {
         let Some((guard, holder, request)) = self.guards.calls.remove(&token).flatten() else { return };
         let is_heard = self.is_heard(stage, guard);
         if !is_heard || answer.is_err() {
-            self.guards.all[guard].was_granted_in_silence(None);
+            self.guards.all[guard].request_failed(stage.now);
         }
         if matches!(&answer, Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. }))) {
             let input = if is_heard { Input::Heard(token) } else { Input::Cancel(token) };
@@ -195,7 +195,7 @@ impl Agent {
     /// Drops the reply to a guard's wait, and keeps the connection.
     fn lose_in_silence(&mut self, stage: &mut Stage, (guard, holder, request): Caller) {
         stage.hit(Mark::GrantWentSilent);
-        self.guards.all[guard].was_granted_in_silence(Some((holder, request)));
+        self.guards.all[guard].was_granted_in_silence(holder, request);
         if stage.calm {
             let event = GuardEvent::Recognizes(holder, request);
             stage.after(RECOGNITION_BOUND, Event::Guard(self.place, guard, event));

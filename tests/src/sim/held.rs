@@ -10,6 +10,9 @@
 //! While the brake is on, the servers' windows are the longest one. A guard that releases by its
 //! own choice has the same time, counted from the release.
 //!
+//! A grant whose reply was lost in silence is no fault: its guard recognizes it in that time, counted
+//! from the last of its requests that failed since.
+//!
 //! A lying host may keep its own locks: no server can tell a false answer for itself from a true
 //! one. Three cases have a different bound:
 //! - If the guard's own process died or is paused while its host runs, the node's lease does not
@@ -155,6 +158,9 @@ impl World {
             let ttl = session.spec.ttl.unwrap_or_default() * self.stage.plan.core.ttl_multiplier;
             due = due.max(last_fault.max(since) + ttl + SLACK);
         }
+        if let Some(failed) = self.failed_since_silence(id) {
+            due = due.max(failed + bound);
+        }
         if let Some(announced) = self.held.announced.get(&agent) {
             due = due.max(*announced + RESTART_WINDOW + SLACK);
         }
@@ -181,6 +187,13 @@ impl World {
     fn stands_alone(&self, session: SessionId) -> bool {
         let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         guards.any(|guard| guard.stands_alone() && guard.owns(&session))
+    }
+
+    /// Returns the last time at which a request of this session's guard failed, since the guard was
+    /// granted a lock without a reply.
+    fn failed_since_silence(&self, session: SessionId) -> Option<Time> {
+        let mut guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
+        guards.find_map(|guard| guard.failed_since_silence(&session))
     }
 
     /// Returns `true` if this session's guard stopped believing in it because no renewal was

@@ -26,6 +26,9 @@ use std::time::Duration;
 /// waiter recognizes its grant. 10,000 waiters cost 2,500 reads per second, of all servers together.
 const INTERVAL: Duration = Duration::from_secs(4);
 
+/// The time until the next read after one failed, or its confirmation did.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
 impl Hold {
     /// Returns the time of the first read after an acquire that is sent now; `None` for a slot,
     /// whose list of holders is read in any case.
@@ -42,10 +45,7 @@ impl Hold {
     fn send_check(&mut self, request: Request, cx: &mut Context) {
         cx.cancel(self.check.take());
         self.check = Some(cx.send(RequestPurpose::GrantCheck(self.id), request));
-        if let HoldStage::Acquiring(attempt) = &mut self.stage {
-            attempt.checks_at = Some(cx.now + INTERVAL);
-        }
-        self.wakes_at = self.overdue_at();
+        self.check_again_in(INTERVAL, cx);
     }
 
     /// Processes the reply to a read, or to the acquire that confirms it.
@@ -60,9 +60,17 @@ impl Hold {
                 self.cancel_request(cx);
                 self.turn_gave(AttemptTurn::Granted(fence), cx);
             }
-            // Not granted, or not known: the acquire in flight goes on, and so do the reads.
+            (Err(_), _) => self.check_again_in(RETRY_INTERVAL, cx),
+            // Not granted: the acquire in flight goes on, and so do the reads.
             _ => {}
         }
+    }
+
+    fn check_again_in(&mut self, pause: Duration, cx: &mut Context) {
+        if let HoldStage::Acquiring(attempt) = &mut self.stage {
+            attempt.checks_at = Some(cx.now + pause);
+        }
+        self.wakes_at = self.overdue_at();
     }
 
     fn is_holder_in(&self, entries: &[Entry]) -> bool {
