@@ -8,7 +8,8 @@
 //! | `command/` | one module per command; commands use the API like any application |
 //! | `command/dev/` | `dev`, and `dev kill` |
 //! | `command/kv/` | `kv get`, `put`, `delete`, `list`, `export`, `import` |
-//! | `command/lock/` | `lock`: a child process that runs while a lock is held, under a supervisor (`supervise`) that ends it when its parent dies |
+//! | `command/lock/` | `lock`: a hold, and the command that runs meanwhile |
+//! | `command/supervise/` | the supervisor of a command, and the process that becomes it |
 //! | `command/migrate/` | `migrate consul` |
 //! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
 //! | `command/services/` | `services register`, `deregister`, `list` |

@@ -195,8 +195,8 @@ async fn command_inherits_no_socket() {
     assert_eq!(sockets, "0");
 }
 
-/// A script that ignores SIGTERM, and prints the ids of its process, of a child in its group, and of
-/// one in a session of its own.
+/// A script that ignores SIGTERM, and prints the ids of its process, of a child in its group, and
+/// of one in a session of its own.
 fn deaf_family(path: &str) -> String {
     let deaf = format!("trap \"\" TERM; echo $$ > {path}; while :; do sleep 0.02; done");
     format!("trap '' TERM; echo $$ > {path}; sh -c '{deaf}' & setsid sh -c '{deaf}' & wait; wait")

@@ -77,8 +77,8 @@ impl Timer {
         Self { clock, kernel: None }
     }
 
-    /// Waits until `moment`. Dropping the future cancels the wait. Must be called in a Tokio runtime
-    /// with I/O and time enabled, always the same one.
+    /// Waits until `moment`. Dropping the future cancels the wait. Must be called in a Tokio
+    /// runtime with I/O and time enabled, always the same one.
     pub async fn sleep_until(&mut self, moment: Moment) {
         while moment > self.clock.now() {
             if self.expired(moment).await.is_err() {

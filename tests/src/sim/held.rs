@@ -10,8 +10,8 @@
 //! While the brake is on, the servers' windows are the longest one. A guard that releases by its
 //! own choice has the same time, counted from the release.
 //!
-//! A grant whose reply was lost in silence is no fault: its guard recognizes it in that time, counted
-//! from the last of its requests that failed since.
+//! A grant whose reply was lost in silence is no fault: its guard recognizes it in that time,
+//! counted from the last of its requests that failed since.
 //!
 //! A lying host may keep its own locks: no server can tell a false answer for itself from a true
 //! one. Three cases have a different bound:

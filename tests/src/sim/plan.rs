@@ -108,8 +108,8 @@ pub struct GuardPlan {
     pub revoke: Option<Duration>,
     /// One in this many replies finds its connection broken.
     pub unheard_once_in: u64,
-    /// One in this many grants of a wait is dropped in silence: the agent has sent it, and the guard
-    /// receives neither a reply nor an error. 0 for none.
+    /// One in this many grants of a wait is dropped in silence: the agent has sent it, and the
+    /// guard receives neither a reply nor an error. 0 for none.
     pub silent_once_in: u64,
     /// The mean time between two host faults that may make nodes fail; `None` for never.
     pub host_trouble: Option<Duration>,

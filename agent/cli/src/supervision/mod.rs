@@ -124,7 +124,8 @@ pub enum Input {
     NotStarted(i32),
     /// The command's own process was reaped.
     Exited(End),
-    /// No child of this process is left. Supervisor: `guard_runs` is `false` if its guard is stopped.
+    /// No child of this process is left. Supervisor: `guard_runs` is `false` if its guard is
+    /// stopped.
     TreeGone {
         /// See above.
         guard_runs: bool,
@@ -460,7 +461,8 @@ impl Supervision {
     fn received(&mut self, now: Moment, message: Message) {
         match message {
             Message::Deadline(deadline) => {
-                // Renewals that were read late have passed too, but each is later than the one before.
+                // Renewals that were read late have passed too, but each is later than the one
+                // before.
                 let is_kill = deadline <= now && self.terms.deadline.is_none_or(|known| deadline < known);
                 self.guard_kills |= is_kill;
                 self.terms.deadline = Some(deadline);

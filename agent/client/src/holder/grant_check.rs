@@ -23,7 +23,8 @@ use crate::read::Read;
 use std::time::Duration;
 
 /// The interval of the reads, and the timeout of one: a second less than the 5 s within which a
-/// waiter recognizes its grant. 10,000 waiters cost 2,500 reads per second, of all servers together.
+/// waiter recognizes its grant. 10,000 waiters cost 2,500 reads per second, of all servers
+/// together.
 const INTERVAL: Duration = Duration::from_secs(4);
 
 /// The time until the next read after one failed, or its confirmation did.

@@ -117,10 +117,10 @@ impl Lock {
     }
 
     /// Releases the lock on behalf of a dead process that held it under `session`, then ends the
-    /// session, so that there is no lock-delay. The release writes the value and flags of this lock.
-    /// Returns `false` if the session no longer held it. Transient errors are retried until the
-    /// session has ended in any case: for 10 minutes, or two TTLs of this lock's session options if
-    /// that is longer. If the future is dropped, this continues in the background.
+    /// session, so that there is no lock-delay. The release writes the value and flags of this
+    /// lock. Returns `false` if the session no longer held it. Transient errors are retried until
+    /// the session has ended in any case: for 10 minutes, or two TTLs of this lock's session
+    /// options if that is longer. If the future is dropped, this continues in the background.
     ///
     /// Call it only when nothing that relies on the lock runs any more.
     ///

@@ -100,8 +100,8 @@ impl Semaphore {
     }
 
     /// Gives back the slot of a dead process that held it under `session`: removes the session from
-    /// the list of holders, deletes its own key, and ends it. Returns `false` if the session was not
-    /// on the list. Otherwise as [`crate::Lock::give_back`].
+    /// the list of holders, deletes its own key, and ends it. Returns `false` if the session was
+    /// not on the list. Otherwise as [`crate::Lock::give_back`].
     ///
     /// # Errors
     /// As [`crate::Lock::give_back`].

@@ -1,10 +1,11 @@
 //! The command that runs while something is held: started under a supervisor, signalled and waited
 //! for.
 //!
-//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it. The
-//! decisions of both are in [`Supervision`]; [`Child`] carries out those of the guard. This process
-//! is a child subreaper too: if the supervisor is killed, all processes of the command become its
-//! children. Then it ends and reaps them itself. It has no other children, and reaps all.
+//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it.
+//! The decisions of both are in [`Supervision`]; [`Child`] carries out those of the guard. This
+//! process is a child subreaper too: if the supervisor is killed, all processes of the command
+//! become its children. Then it ends and reaps them itself. It has no other children, and reaps
+//! all.
 
 use super::held::report;
 use crate::command::supervise::channel::{self, Channel, HoldToEnd, Start};
@@ -114,7 +115,8 @@ pub struct Child {
 
 impl Child {
     /// Starts a command in a process group of its own, or in ours if it shall read our terminal.
-    /// Call it on the main thread: when the thread ends, the supervisor takes this process for dead.
+    /// Call it on the main thread: when the thread ends, the supervisor takes this process for
+    /// dead.
     ///
     /// # Errors
     /// The supervisor cannot be started. Nothing was run.

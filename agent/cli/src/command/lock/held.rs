@@ -199,8 +199,8 @@ impl Held {
     /// Releases it; `false` if it was lost before. The supervisor of its command ends then.
     ///
     /// # Errors
-    /// The release failed, or its outcome is unknown: the supervisor of its command goes on with it,
-    /// or the lock ends with its session.
+    /// The release failed, or its outcome is unknown: the supervisor of its command goes on with
+    /// it, or the lock ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
         let released = match self.guard {
             HeldGuard::Lock(guard) => guard.release().await,

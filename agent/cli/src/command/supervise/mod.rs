@@ -4,10 +4,10 @@
 //!  lockmesh lock ──socket──▶ lock-supervisor ──socket──▶ start-command = command ──▶ descendants
 //! ```
 //!
-//! Its decisions are in [`Supervision`]; this module carries them out. It is a child subreaper since
-//! before the start, so it reaps all descendants of the command. If it is stopped when its guard
-//! dies, the kernel continues it: its parent-death signal is SIGCONT. Signals that ask a process to
-//! end are ignored here: the guard decides about the command.
+//! Its decisions are in [`Supervision`]; this module carries them out. It is a child subreaper
+//! since before the start, so it reaps all descendants of the command. If it is stopped when its
+//! guard dies, the kernel continues it: its parent-death signal is SIGCONT. Signals that ask a
+//! process to end are ignored here: the guard decides about the command.
 //!
 //! | module | contents |
 //! |---|---|
