@@ -2,6 +2,7 @@
 //! connections, an agent that is frozen when a lock is released, and waits whose replies are lost.
 
 use super::leave::Nodes;
+use lockmesh_client::LOCK_FLAGS;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::Process;
@@ -140,12 +141,14 @@ fn waiter_runs_its_command_although_grant_is_swallowed() {
     let _agent = nodes.agent("web-1", &["--set", &format!("http.tcp={tcp}")]);
     let local = nodes.client("web-1");
     let holder = local.session();
-    assert!(local.acquire("job/.lock", &holder));
+    let lock =
+        |verb| local.put(&format!("/v1/kv/job/.lock?flags={LOCK_FLAGS}&{verb}={holder}"), "").is_true();
+    assert!(lock("acquire"));
     let proxy = proxy_that_swallows_waits(tcp).to_string();
     let words = ["lock", "job", "--verbose", "--timeout", "30s", "--http-addr", &proxy, "--", "echo", "ran"];
     let waiter = Process::lockmesh(&words);
     waiter.says("waiting for job: held by");
-    assert!(local.release("job/.lock", &holder));
+    assert!(lock("release"));
     let released = Instant::now();
     assert_eq!(waiter.ends(), 0, "{}", waiter.said());
     assert!(released.elapsed() < Duration::from_secs(15), "{:?}", released.elapsed());
