@@ -113,12 +113,11 @@ impl Job {
         }
         let gone_for = now.since(self.record.gone_since?);
         // A guard that has killed the command does not wait for a supervisor that stands still.
-        let killed = self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
+        let killed =
+            self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
         let runs_for = self.supervisor.has_run(now).max(killed)?;
         let is_late = gone_for.min(runs_for) > RELEASE_LIMIT && !self.record.end_requested;
-        is_late.then(|| {
-            format!("{} is not released, although its command ended {gone_for:?} ago", self.key)
-        })
+        is_late.then(|| format!("{} is not released, although its command ended {gone_for:?} ago", self.key))
     }
 }
 
@@ -129,7 +128,8 @@ impl World {
         let (mut broken, mut overlaps) = (None, Vec::new());
         for (place, agent) in self.agents.iter().enumerate() {
             let guards = agent.guards.iter().enumerate();
-            let jobs = guards.flat_map(|(guard, of)| of.jobs().map(move |(number, job)| (guard, number, job)));
+            let jobs =
+                guards.flat_map(|(guard, of)| of.jobs().map(move |(number, job)| (guard, number, job)));
             for (guard, number, job) in jobs {
                 let holder = holder_of(&self.judge, &job.key).map(|(session, _)| session);
                 let is_held = holder == Some(job.session);
@@ -180,7 +180,8 @@ impl Job {
     /// Returns `true` if a guard whose lock was taken away learned of it so early that its command
     /// must be dead by now.
     fn knew_in_time(&self, now: Time) -> bool {
-        let (Some(revoked), Some((learned, grace))) = (self.record.revoked_at, self.record.learned_loss) else {
+        let (Some(revoked), Some((learned, grace))) = (self.record.revoked_at, self.record.learned_loss)
+        else {
             return false;
         };
         let is_early = learned.since(revoked) + LATENESS < self.terms.lock_delay / 2;
@@ -189,7 +190,8 @@ impl Job {
 
     /// Notes that another client took the lock away.
     pub(super) fn revoked(&mut self, now: Time, session: Option<&SessionId>, key: Option<&Key>) {
-        let is_mine = session.is_none_or(|session| *session == self.session) && key.is_none_or(|key| *key == self.key);
+        let is_mine =
+            session.is_none_or(|session| *session == self.session) && key.is_none_or(|key| *key == self.key);
         if is_mine {
             self.record.revoked_at.get_or_insert(now);
         }
