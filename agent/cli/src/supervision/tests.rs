@@ -229,6 +229,7 @@ fn guard_takes_over_from_dead_supervisor() {
         [Output::Report(Report::PeerGone(Role::Guard(OnJeopardy::Ignore))), Output::SignalTree(TERM)]
     );
     assert_eq!(guard.handle(at(600), Input::Exited(End::Killed(9))), []);
+    assert_eq!(guard.wakes_at(), Some(at(5_500)));
     assert_eq!(guard.handle(at(5_500), Input::Tick)[0], Output::KillTree);
     assert_eq!(
         guard.handle(at(5_505), Input::TreeGone { guard_runs: true }),
