@@ -4,8 +4,8 @@
 //! standard input as an open file; all others are [`Message`]s. No packet is waited for: a process
 //! that stands still does not stop the other one.
 
+use crate::supervision::Terms;
 use crate::supervision::message::{LENGTH, Message};
-use crate::supervision::{Role, Terms};
 use lockmesh_client::holder::Moment;
 use rustix::cmsg_space;
 use rustix::net::{
@@ -147,7 +147,7 @@ impl Channel {
         if let Message::Deadline(_) = message {
             self.unsent.retain(|unsent| !matches!(unsent, Message::Deadline(_)));
         }
-        if self.unsent.len() < MAX_UNSENT || message.is_from(Role::Supervisor) {
+        if self.unsent.len() < MAX_UNSENT || !matches!(message, Message::Signal(_)) {
             self.unsent.push_back(message);
         }
         self.flush();
