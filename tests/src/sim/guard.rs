@@ -299,13 +299,14 @@ impl Guard {
         self.failed_since.filter(|_| self.silent_grant.is_some() && self.owns(session))
     }
 
-    /// Checks that it no longer waits for the reply to this request, unless its process was paused.
-    fn recognizes(&mut self, now: Time, grant: (u64, HolderRequest)) {
+    /// Checks that it no longer waits for the reply to this request, unless its process was paused or another
+    /// client took the lock away.
+    fn recognizes(&mut self, now: Time, judge: &Judge, grant: (u64, HolderRequest)) {
         let (holder, request) = grant;
         let waits = self.seats.get(&holder).is_some_and(|seat| seat.under_way.contains_key(&request));
         let was_paused = now < self.stands_until + RECOGNITION_BOUND;
         let is_last = self.silent_grant == Some(grant) && self.failed_since.is_none();
-        if waits && !was_paused && is_last {
+        if waits && !was_paused && is_last && self.left(now, judge).is_some() {
             self.promises.broken.push("still waits for a lock that it was granted 5 s ago".into());
         }
     }
@@ -379,7 +380,9 @@ impl Guard {
                 self.stand_still(stage, downtime);
             }
             (GuardEvent::Recognizes(..), Some(_)) => {}
-            (GuardEvent::Recognizes(holder, request), None) => self.recognizes(stage.now, (holder, request)),
+            (GuardEvent::Recognizes(holder, request), None) => {
+                self.recognizes(stage.now, judge, (holder, request));
+            }
             (GuardEvent::Revoke, _) => self.revoke(stage, judge, &mut acts),
             (event, Some(missed)) => missed.push(event),
             (event, None) => self.step(stage, judge, event, &mut acts),
