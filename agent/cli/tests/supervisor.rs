@@ -3,11 +3,11 @@
 //!
 //! The tests run one after the other: a guard reaps all children of its process.
 
-use lockmesh_cli::command::lock::child::{Child, CommandInput, HeldTerms, Program, Signals};
+use lockmesh_cli::command::lock::child::{Child, CommandInput, HeldTerms, Program, Signals, Standby};
 use lockmesh_cli::command::supervise::channel::HoldToEnd;
 use lockmesh_cli::supervision::{End, GRACE, Input, OnJeopardy};
 use lockmesh_client::Clock;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
@@ -28,14 +28,20 @@ async fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
 
-fn shell(text: &str) -> Program {
-    let words = ["/bin/sh", "-c", text].map(OsString::from).into();
-    let environment = vec![("LOCKMESH_FENCE", "7".into())];
-    Program { words, stdin: CommandInput::Null, environment, hold: None }
+/// A command, and its circumstances.
+type Started = (Vec<OsString>, Program);
+
+fn shell(text: &str) -> Started {
+    shell_with(CommandInput::Null, text)
+}
+
+fn shell_with(stdin: CommandInput, text: &str) -> Started {
+    let environment = vec![("LOCKMESH_FENCE".into(), "7".into())];
+    (["/bin/sh", "-c", text].map(OsString::from).into(), Program { stdin, environment, hold: None })
 }
 
 /// The same under a hold that ends after this time. Its agent does not exist.
-fn held(text: &str, remaining: Duration) -> Program {
+fn held(text: &str, remaining: Duration) -> Started {
     let hold = HeldTerms {
         deadline: Clock::default().now() + remaining,
         lock_delay: GRACE * 2,
@@ -43,12 +49,17 @@ fn held(text: &str, remaining: Duration) -> Program {
         on_jeopardy: OnJeopardy::Ignore,
         end: HoldToEnd { address: "127.0.0.1:1".into(), ..HoldToEnd::default() },
     };
-    Program { hold: Some(hold), ..shell(text) }
+    let (words, program) = shell(text);
+    (words, Program { hold: Some(hold), ..program })
 }
 
-fn start(program: &Program) -> Child {
+fn stand_by(words: Vec<OsString>) -> Standby {
     let file = Path::new(env!("CARGO_BIN_EXE_lockmesh"));
-    Child::start_under(file, program).expect("the supervisor starts")
+    Standby::of(file, words).expect("the supervisor starts")
+}
+
+fn start((words, program): Started) -> Child {
+    stand_by(words).start(&program).expect("the supervisor runs")
 }
 
 async fn end_of(child: &mut Child) -> End {
@@ -101,7 +112,7 @@ async fn exit_code_and_signal_are_reported() {
     for (text, end, code) in
         [("exit 0", End::Code(0), 0), ("exit 3", End::Code(3), 3), ("kill -9 $$", End::Killed(9), 137)]
     {
-        let mut child = start(&shell(text));
+        let mut child = start(shell(text));
         let ended = end_of(&mut child).await;
         assert_eq!((ended, ended.shell_code()), (end, code), "{text}");
         assert_eq!(end_of(&mut child).await, end, "and again");
@@ -109,9 +120,30 @@ async fn exit_code_and_signal_are_reported() {
 }
 
 #[tokio::test]
+async fn supervisor_killed_before_start_is_replaced() {
+    let _alone = alone().await;
+    let (words, program) = shell("exit 3");
+    let standby = stand_by(words);
+    kill_process(standby.pid(), Signal::KILL).expect("it waits");
+    waitid(WaitId::Pid(standby.pid()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).expect("our child");
+    let mut child = standby.start(&program).expect("another supervisor runs");
+    assert_eq!(end_of(&mut child).await, End::Code(3));
+}
+
+#[tokio::test]
+async fn supervisor_ends_without_start() {
+    let _alone = alone().await;
+    let standby = stand_by(shell("exit 3").0);
+    let pid = standby.pid();
+    drop(standby);
+    let status = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED).expect("our child");
+    assert_eq!(status.and_then(|status| status.exit_status()), Some(0));
+}
+
+#[tokio::test]
 async fn missing_program_is_an_error() {
     let _alone = alone().await;
-    let mut child = start(&Program { words: vec!["/no/such/program".into()], ..shell("") });
+    let mut child = start((vec!["/no/such/program".into()], shell("").1));
     let error = child.ended().await.end.expect_err("it is missing");
     assert_eq!(io::Error::from_raw_os_error(error).kind(), io::ErrorKind::NotFound);
 }
@@ -120,7 +152,7 @@ async fn missing_program_is_an_error() {
 async fn command_gets_environment_and_no_input() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let mut child = start(&shell(&format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path)));
+    let mut child = start(shell(&format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path)));
     let (end, line) = tokio::join!(end_of(&mut child), pipe.line());
     assert_eq!((end, line.as_str()), (End::Code(0), "7,"));
 }
@@ -141,7 +173,7 @@ async fn forwarded_signal_reaches_whole_group() {
     let inner =
         format!("trap \"echo inner > {path}; exit\" USR1; echo ready > {path}; while :; do sleep 0.02; done");
     let text = format!("trap 'echo outer > {path}' USR1; sh -c '{inner}' & wait; wait; wait");
-    let mut child = start(&shell(&text));
+    let mut child = start(shell(&text));
     assert_eq!(line(&mut child, &mut pipe).await, "ready");
     child.handle(Input::Forward(Signal::USR1.as_raw()));
     let (_, mut heard) = tokio::join!(child.ended(), async { [pipe.line().await, pipe.line().await] });
@@ -156,7 +188,7 @@ async fn stopped_command_is_asked_first() {
     let path = &pipe.path;
     let text =
         format!("trap 'echo bye > {path}; exit 4' TERM; echo ready > {path}; while :; do sleep 0.02; done");
-    let mut child = start(&shell(&text));
+    let mut child = start(shell(&text));
     assert_eq!(line(&mut child, &mut pipe).await, "ready");
     child.handle(Input::Stop(Signal::TERM.as_raw()));
     let (end, bye) = tokio::join!(end_of(&mut child), pipe.line());
@@ -167,7 +199,7 @@ async fn stopped_command_is_asked_first() {
 async fn suspended_command_can_be_ended() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let mut child = start(&shell(&format!("echo ready > {}; kill -STOP $$; exit 0", pipe.path)));
+    let mut child = start(shell(&format!("echo ready > {}; kill -STOP $$; exit 0", pipe.path)));
     assert_eq!(line(&mut child, &mut pipe).await, "ready");
     child.handle(Input::Stop(Signal::TERM.as_raw()));
     assert_eq!(end_of(&mut child).await, End::Killed(15));
@@ -179,7 +211,7 @@ async fn open_file_is_standard_input() {
     let mut pipe = Pipe::new();
     let (reader, mut writer) = io::pipe().expect("a pipe");
     let text = format!("cat > {}", pipe.path);
-    let mut child = start(&Program { stdin: CommandInput::Other(reader.into()), ..shell(&text) });
+    let mut child = start(shell_with(CommandInput::Other(reader.into()), &text));
     writer.write_all(b"hello\n").expect("it is read");
     assert_eq!(line(&mut child, &mut pipe).await, "hello");
     drop(writer);
@@ -190,7 +222,7 @@ async fn open_file_is_standard_input() {
 async fn command_inherits_no_socket() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
-    let mut child = start(&shell(&format!("ls -l /proc/self/fd | grep -c socket: > {}", pipe.path)));
+    let mut child = start(shell(&format!("ls -l /proc/self/fd | grep -c socket: > {}", pipe.path)));
     let (_, sockets) = tokio::join!(child.ended(), pipe.line());
     assert_eq!(sockets, "0");
 }
@@ -208,7 +240,7 @@ async fn command_ends_after_its_guard() {
     let mut pipe = Pipe::new();
     let path = &pipe.path;
     let text = format!("trap 'echo bye > {path}; exit' TERM; echo $$ > {path}; while :; do sleep 0.02; done");
-    let child = start(&shell(&text));
+    let child = start(shell(&text));
     let pid = pipe.pid().await;
     // What remains of a process that is killed: the kernel closes its end of the socket.
     drop(child);
@@ -221,7 +253,7 @@ async fn command_of_frozen_guard_ends_at_deadline() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let remaining = Duration::from_secs(3);
-    let mut child = start(&held(&deaf_family(&pipe.path), remaining));
+    let mut child = start(held(&deaf_family(&pipe.path), remaining));
     // Nothing polls the guard from here on.
     for pid in [pipe.pid().await, pipe.pid().await, pipe.pid().await] {
         until_gone(pid).await;
@@ -236,7 +268,7 @@ async fn command_of_frozen_supervisor_ends_at_deadline() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let text = format!("echo $PPID > {}; {}", pipe.path, deaf_family(&pipe.path));
-    let mut child = start(&held(&text, Duration::from_secs(3)));
+    let mut child = start(held(&text, Duration::from_secs(3)));
     let supervisor = pipe.pid().await;
     kill_process(supervisor, Signal::STOP).expect("it is ours");
     let family = [pipe.pid().await, pipe.pid().await, pipe.pid().await];
@@ -253,7 +285,7 @@ async fn command_ends_with_its_killed_supervisor() {
     let mut pipe = Pipe::new();
     let text =
         format!("setsid sh -c 'echo $$ > {path}; sleep 1000' & echo $PPID > {path}; wait", path = pipe.path);
-    let mut child = start(&shell(&text));
+    let mut child = start(shell(&text));
     let (one, other) = (pipe.pid().await, pipe.pid().await);
     let is_supervisor = |pid: &Pid| {
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("it runs");
@@ -275,7 +307,7 @@ async fn stopped_supervisor_continues_after_its_guard() {
         runtime.block_on(async {
             let mut pipe = Pipe::new();
             let text = format!("echo $PPID > {path}; echo $$ > {path}; sleep 1000", path = pipe.path);
-            let child = start(&shell(&text));
+            let child = start(shell(&text));
             let (supervisor, command) = (pipe.pid().await, pipe.pid().await);
             kill_process(supervisor, Signal::STOP).expect("it is ours");
             drop(child);
@@ -291,7 +323,7 @@ async fn supervisor_ignores_signals_that_end_processes() {
     let mut pipe = Pipe::new();
     let (reader, mut writer) = io::pipe().expect("a pipe");
     let text = format!("echo $PPID > {}; read line; exit 3", pipe.path);
-    let mut child = start(&Program { stdin: CommandInput::Other(reader.into()), ..shell(&text) });
+    let mut child = start(shell_with(CommandInput::Other(reader.into()), &text));
     let supervisor = pipe.pid().await;
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1] {
         kill_process(supervisor, signal).expect("it is ours");

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::error::{CliError, ExitCodes};
-use super::lock::child::{CommandInput, Signals};
+use super::lock::child::{CommandInput, Signals, Standby};
 use super::lock::held::{self, Command, Ended, Held};
 use super::lock::{DEFAULT_LOCK_DELAY, duration, longest_hold, ttl, window_parser};
 use super::output::printable;
@@ -157,6 +157,10 @@ async fn campaign(
     let mut limit = Some(args.timeout).filter(|limit| !limit.is_zero());
     let mut has_run = false;
     loop {
+        let standby = match args.command.is_empty() {
+            true => None,
+            false => Some(held::stand_by(args.command.clone())?),
+        };
         let leadership = tokio::select! {
             elected = campaign_within(limit, election) => match elected? {
                 Some(elected) => elected,
@@ -173,9 +177,9 @@ async fn campaign(
         held::report(&format!("leading, fence {fence}"));
         printer.leads(leadership.session());
         let mut held = Held::from(leadership);
-        let ended = match args.command.is_empty() {
-            true => serve(&held, signals, failure.as_mut()).await,
-            false => args.run_command(context, &mut held, signals, failure.as_mut()).await,
+        let ended = match standby {
+            None => serve(&held, signals, failure.as_mut()).await,
+            Some(standby) => args.run_command((context, standby), &mut held, signals, failure.as_mut()).await,
         };
         has_run = true;
         let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
@@ -222,7 +226,7 @@ impl Args {
     /// Leads while the command runs; `None` if the leadership is lost.
     async fn run_command(
         &self,
-        context: &Context,
+        (context, standby): (&Context, Standby),
         held: &mut Held,
         signals: &mut Signals,
         failure: impl Future<Output = CliError>,
@@ -236,7 +240,7 @@ impl Args {
             ..HoldToEnd::default()
         };
         let command = Command {
-            words: self.command.clone(),
+            standby,
             stdin: CommandInput::Null,
             on_jeopardy: OnJeopardy::Ignore,
             releases_on_exit: false,

@@ -7,7 +7,7 @@
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::kv::entry::shape_of;
-use super::lock::child::{Child, CommandInput, Program, Signals, stop_ourselves};
+use super::lock::child::{Child, CommandInput, Program, Signals, Standby, stop_ourselves};
 use super::output::{print_json, warn};
 use crate::supervision::{End, Input};
 use lockmesh_client::shape::catalog::Service;
@@ -325,12 +325,13 @@ impl Handler {
         let (reader, writer) = std::io::pipe()?;
         let words = if self.shell { Program::in_shell(&self.child) } else { self.child.clone() };
         let program = Program {
-            words,
             stdin: CommandInput::Other(reader.into()),
-            environment: ["CONSUL_INDEX", "LOCKMESH_INDEX"].map(|name| (name, index.to_string())).into(),
+            environment: ["CONSUL_INDEX", "LOCKMESH_INDEX"]
+                .map(|name| (name.into(), index.to_string()))
+                .into(),
             hold: None,
         };
-        Ok((Child::start(&program)?, Sender::from_owned_fd(writer.into())?))
+        Ok((Standby::new(words)?.start(&program)?, Sender::from_owned_fd(writer.into())?))
     }
 }
 

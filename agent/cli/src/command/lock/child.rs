@@ -1,7 +1,8 @@
 //! The command that runs while something is held: started under a supervisor, signalled and waited
 //! for.
 //!
-//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it.
+//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it. It
+//! is started while the lock is waited for, because the command is late by the time that it takes.
 //! The decisions of both are in [`Supervision`]; [`Child`] carries out those of the guard. This
 //! process is a child subreaper too: if the supervisor is killed, all processes of the command
 //! become its children. Then it ends and reaps them itself. It has no other children, and reaps
@@ -20,7 +21,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tokio::signal::unix::{self, SignalKind};
@@ -29,15 +30,13 @@ use tracing::debug;
 /// This program's file, also after an upgrade has replaced it.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// A command to run.
+/// The circumstances of a command.
 #[derive(Debug)]
 pub struct Program {
-    /// The program and its arguments.
-    pub words: Vec<OsString>,
     /// Its standard input.
     pub stdin: CommandInput,
     /// Additions to its environment.
-    pub environment: Vec<(&'static str, String)>,
+    pub environment: Vec<(String, String)>,
     /// The hold under which it runs, if any.
     pub hold: Option<HeldTerms>,
 }
@@ -83,14 +82,95 @@ impl Program {
 
     fn start(&self) -> Start {
         let group = (!self.has_group()).then(|| getpgrp().as_raw_pid());
-        let Some(hold) = &self.hold else { return Start { group, ..Start::default() } };
+        let environment = self.environment.clone();
+        let Some(hold) = &self.hold else { return Start { group, environment, ..Start::default() } };
         Start {
             deadline: Some(hold.deadline.as_nanos()),
             covers_descendants: hold.covers_descendants,
             lock_delay: u64::try_from(hold.lock_delay.as_millis()).unwrap_or(u64::MAX),
             group,
+            environment,
             hold: Some(hold.end.clone()),
         }
+    }
+}
+
+/// A supervisor that waits for the start of its command. It ends when this value is dropped.
+#[derive(Debug)]
+pub struct Standby {
+    file: PathBuf,
+    /// The program and its arguments.
+    pub words: Vec<OsString>,
+    pid: Pid,
+    socket: OwnedFd,
+    /// See [`Child`].
+    changes: unix::Signal,
+}
+
+impl Standby {
+    /// Starts a supervisor for a command: a program and its arguments. Call it on the main thread:
+    /// when the thread ends, the supervisor takes this process for dead.
+    ///
+    /// # Errors
+    /// The supervisor cannot be started.
+    pub fn new(words: Vec<OsString>) -> io::Result<Self> {
+        Self::of(Path::new(OURSELVES), words)
+    }
+
+    /// The same, with another file of this program.
+    ///
+    /// # Errors
+    /// The supervisor cannot be started.
+    pub fn of(file: &Path, words: Vec<OsString>) -> io::Result<Self> {
+        // Before the start, so that no end is missed.
+        let changes = unix::signal(SignalKind::child())?;
+        set_child_subreaper(Some(getpid()))?;
+        let (ours, theirs) = channel::pair()?;
+        let mut command = Command::new(file);
+        // No signal that is sent to processes by the name of `lockmesh` ends both.
+        command.arg0(ARGV0).arg(COMMAND).arg("--").args(&words);
+        // A group of its own, so that keys pressed at the terminal do not reach it.
+        command.stdin(Stdio::from(theirs)).process_group(0);
+        let pid = Pid::from_child(&command.spawn()?);
+        Ok(Self { file: file.into(), words, pid, socket: ours, changes })
+    }
+
+    /// Returns the supervisor's process id.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Starts the command in a process group of its own, or in ours if it shall read our terminal.
+    ///
+    /// # Errors
+    /// Nothing was run.
+    pub fn start(mut self, program: &Program) -> io::Result<Child> {
+        let start = program.start();
+        let stdin = io::stdin();
+        let input = match &program.stdin {
+            CommandInput::Null => None,
+            CommandInput::Ours => Some(stdin.as_fd()),
+            CommandInput::Other(file) => Some(file.as_fd()),
+        };
+        if let Err(error) = channel::send_start(&self.socket, &start, input) {
+            // It was killed while it waited.
+            debug!(%error, "starting another supervisor");
+            self = Self::of(&self.file, self.words)?;
+            channel::send_start(&self.socket, &start, input)?;
+        }
+        let on_jeopardy = program.hold.as_ref().map_or(OnJeopardy::Ignore, |hold| hold.on_jeopardy);
+        Ok(Child {
+            supervision: Supervision::new(Role::Guard(on_jeopardy), start.terms()),
+            clock: Clock::default(),
+            timer: Timer::new(Clock::default()),
+            supervisor: Some(self.pid),
+            channel: Channel::new(self.socket)?,
+            supervisor_is_gone: false,
+            pid: None,
+            has_group: program.has_group(),
+            changes: self.changes,
+            outcome: None,
+        })
     }
 }
 
@@ -114,41 +194,6 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts a command in a process group of its own, or in ours if it shall read our terminal.
-    /// Call it on the main thread: when the thread ends, the supervisor takes this process for
-    /// dead.
-    ///
-    /// # Errors
-    /// The supervisor cannot be started. Nothing was run.
-    pub fn start(program: &Program) -> io::Result<Self> {
-        Self::start_under(Path::new(OURSELVES), program)
-    }
-
-    /// The same, with another file of this program as the supervisor.
-    ///
-    /// # Errors
-    /// As [`Self::start`].
-    pub fn start_under(supervisor: &Path, program: &Program) -> io::Result<Self> {
-        // Before the start, so that no end is missed.
-        let changes = unix::signal(SignalKind::child())?;
-        set_child_subreaper(Some(getpid()))?;
-        let start = program.start();
-        let on_jeopardy = program.hold.as_ref().map_or(OnJeopardy::Ignore, |hold| hold.on_jeopardy);
-        let (pid, channel) = spawn(supervisor, program, &start)?;
-        Ok(Self {
-            supervision: Supervision::new(Role::Guard(on_jeopardy), start.terms()),
-            clock: Clock::default(),
-            timer: Timer::new(Clock::default()),
-            supervisor: Some(pid),
-            channel,
-            supervisor_is_gone: false,
-            pid: None,
-            has_group: program.has_group(),
-            changes,
-            outcome: None,
-        })
-    }
-
     /// Waits for the outcome. May be cancelled and called again.
     pub async fn ended(&mut self) -> Outcome {
         loop {
@@ -259,24 +304,6 @@ impl Child {
             debug!(%pid, ?signal, %error, "signal not delivered");
         }
     }
-}
-
-fn spawn(file: &Path, program: &Program, start: &Start) -> io::Result<(Pid, Channel)> {
-    let (ours, theirs) = channel::pair()?;
-    let stdin = io::stdin();
-    let input = match &program.stdin {
-        CommandInput::Null => None,
-        CommandInput::Ours => Some(stdin.as_fd()),
-        CommandInput::Other(file) => Some(file.as_fd()),
-    };
-    channel::send_start(&ours, start, input)?;
-    let mut command = Command::new(file);
-    // No signal that is sent to processes by the name of `lockmesh` ends both.
-    command.arg0(ARGV0).arg(COMMAND).arg("--").args(&program.words);
-    command.envs(program.environment.iter().map(|(name, value)| (name, value)));
-    // A group of its own, so that keys pressed at the terminal do not reach it.
-    command.stdin(Stdio::from(theirs)).process_group(0);
-    Ok((Pid::from_child(&command.spawn()?), Channel::new(ours)?))
 }
 
 fn text_of(message: &Report) -> String {

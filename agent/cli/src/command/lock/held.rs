@@ -3,7 +3,7 @@
 //! **Invariant:** the command ends before the deadline of its hold: see
 //! [`supervision`](crate::supervision).
 
-use super::child::{Child, CommandInput, HeldTerms, Program, Signals};
+use super::child::{Child, CommandInput, HeldTerms, Program, Signals, Standby};
 use crate::command::error::CliError;
 use crate::command::supervise::channel::HoldToEnd;
 use crate::supervision::{End, Input, OnJeopardy, Outcome};
@@ -60,8 +60,8 @@ impl From<SemaphoreGuard> for Held {
 /// A command to run while something is held.
 #[derive(Debug)]
 pub struct Command {
-    /// The program and its arguments.
-    pub words: Vec<OsString>,
+    /// The supervisor that waits for it.
+    pub standby: Standby,
     /// Its standard input.
     pub stdin: CommandInput,
     /// The reaction to a late renewal.
@@ -221,9 +221,9 @@ impl Held {
     }
 
     /// The command's variables about it.
-    fn environment(&self) -> Vec<(&'static str, String)> {
-        let fence = self.fence().map(|fence| ("LOCKMESH_FENCE", fence.to_string()));
-        [("CONSUL_LOCK_HELD", "true".to_owned())].into_iter().chain(fence).collect()
+    fn environment(&self) -> Vec<(String, String)> {
+        let fence = self.fence().map(|fence| ("LOCKMESH_FENCE".into(), fence.to_string()));
+        [("CONSUL_LOCK_HELD".into(), "true".into())].into_iter().chain(fence).collect()
     }
 
     /// Runs a command, and forwards signals to it, until there is a failure.
@@ -243,8 +243,7 @@ impl Held {
             GuardState::Suspended => return Ok(Ended::Lost(Loss::NodeDeadline)),
             GuardState::Lost(loss) => return Ok(Ended::Lost(loss)),
         };
-        let name = command.words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let cannot = |error| CliError::NotStarted { name: name.clone(), error };
+        let cannot = cannot_start(&command.standby.words);
         let environment = self.environment();
         let hold = HeldTerms {
             deadline,
@@ -253,8 +252,8 @@ impl Held {
             on_jeopardy: command.on_jeopardy,
             end: HoldToEnd { session: self.session().to_owned(), ..command.end },
         };
-        let program = Program { words: command.words, stdin: command.stdin, environment, hold: Some(hold) };
-        let child = self.child.insert(Child::start(&program).map_err(cannot)?);
+        let program = Program { stdin: command.stdin, environment, hold: Some(hold) };
+        let child = self.child.insert(command.standby.start(&program).map_err(&cannot)?);
         let (mut failure, mut failed) = (pin!(failure), None);
         let outcome = loop {
             tokio::select! {
@@ -282,6 +281,20 @@ impl Held {
             (None, Outcome { end: Err(error), .. }) => Err(cannot(io::Error::from_raw_os_error(error))),
         }
     }
+}
+
+/// Starts the supervisor of a command that runs once a lock is held.
+///
+/// # Errors
+/// It cannot be started.
+pub fn stand_by(words: Vec<OsString>) -> Result<Standby, CliError> {
+    let cannot = cannot_start(&words);
+    Standby::new(words).map_err(cannot)
+}
+
+fn cannot_start(words: &[OsString]) -> impl Fn(io::Error) -> CliError + use<> {
+    let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    move |error| CliError::NotStarted { name: name.clone(), error }
 }
 
 impl HeldGuard {

@@ -18,7 +18,7 @@ use super::context::Context;
 use super::error::{CliError, ExitCodes};
 use super::supervise::channel::HoldToEnd;
 use crate::supervision::{End, OnJeopardy};
-use child::{CommandInput, Program, Signals};
+use child::{CommandInput, Program, Signals, Standby};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Acquired, Command, Ended, Held, TIMED_OUT_LIMIT, WaitLimit, Wanted, report};
 use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions};
@@ -160,6 +160,7 @@ pub async fn hold_and_run(
     let (wanted, awaited) = options.wanted(&client, name, slots, session)?;
     // Before anything is held: from here on a signal releases it, instead of killing this process.
     let mut signals = Signals::intercept()?;
+    let standby = held::stand_by(words)?;
     options.report_if_verbose("waiting for the lock");
     let acquired = tokio::select! {
         biased;
@@ -185,7 +186,7 @@ pub async fn hold_and_run(
             });
         }
     };
-    let command = options.command(context, name, slots, program, words);
+    let command = options.command(context, name, slots, program, standby);
     hold_while_running(held, &wanted, options, command, &mut signals).await
 }
 
@@ -273,12 +274,12 @@ impl Options {
         name: &str,
         slots: Option<u32>,
         program: &ProgramArgs,
-        words: Vec<OsString>,
+        standby: Standby,
     ) -> Command {
         let name = if slots.is_some() { name.to_owned() } else { format!("{name}/.lock") };
         let (address, token) = (context.address.to_string(), context.token.clone());
         Command {
-            words,
+            standby,
             stdin: if program.pass_stdin { CommandInput::Ours } else { CommandInput::Null },
             on_jeopardy: self.on_jeopardy,
             releases_on_exit: self.release_on_exit,

@@ -39,6 +39,8 @@ pub struct Start {
     pub lock_delay: u64,
     /// The process group that the command joins, instead of a new one.
     pub group: Option<i32>,
+    /// Additions to the environment of the command.
+    pub environment: Vec<(String, String)>,
     /// The hold, which is given back if the guard is dead.
     pub hold: Option<HoldToEnd>,
 }

@@ -120,7 +120,7 @@ impl Supervisor {
             this.handle(Input::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
             return Ok(this);
         }
-        match start::spawn(words, start.group, input) {
+        match start::spawn(words, start, input) {
             Ok((pid, socket)) => (this.pid, this.starting) = (Some(pid), Some(Channel::new(socket)?)),
             Err(error) => this.handle(Input::NotStarted(error.raw_os_error().unwrap_or_default())),
         }

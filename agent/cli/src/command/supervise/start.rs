@@ -6,11 +6,12 @@
 //! ends, so the supervisor starts it from its main thread. It holds for the command's own process,
 //! not for its children, and a set-user-id program clears it.
 
-use super::channel::{pair, receive_start, send_start};
+use super::channel::{Start, pair, receive_start, send_start};
 use crate::command::error::CliError;
 use crate::supervision::message::Message;
 use rustix::net::{SendFlags, send};
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -29,20 +30,27 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// The first packet for the process that becomes the command.
+#[derive(Serialize, Deserialize)]
+struct CommandStart {
+    /// The supervisor's process id.
+    supervisor: i32,
+    /// Additions to the environment.
+    environment: Vec<(String, String)>,
+}
+
 /// Starts the process that becomes the command, from the calling thread. Its end of the returned
 /// socket is closed when the command runs; before that, an error of the start is sent.
 ///
 /// # Errors
 /// It was not started.
-pub(super) fn spawn(
-    words: &[OsString],
-    group: Option<i32>,
-    input: Option<OwnedFd>,
-) -> io::Result<(Pid, OwnedFd)> {
+pub(super) fn spawn(words: &[OsString], start: &Start, input: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
     let (ours, theirs) = pair()?;
-    send_start(&ours, &getpid().as_raw_pid(), input.as_ref().map(AsFd::as_fd))?;
+    let packet = CommandStart { supervisor: getpid().as_raw_pid(), environment: start.environment.clone() };
+    send_start(&ours, &packet, input.as_ref().map(AsFd::as_fd))?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg(COMMAND).arg("--").args(words).stdin(Stdio::from(theirs)).process_group(group.unwrap_or(0));
+    command.arg(COMMAND).arg("--").args(words).stdin(Stdio::from(theirs));
+    command.process_group(start.group.unwrap_or(0));
     Ok((Pid::from_child(&command.spawn()?), ours))
 }
 
@@ -57,26 +65,30 @@ pub fn run(args: &Args) -> Result<ExitCode, CliError> {
             "standard input is no socket of a supervisor ({error}): only it starts this command"
         ))
     };
-    let Some((supervisor, input)) = receive_start::<i32>(&socket).map_err(foreign)? else {
+    let Some((start, input)) = receive_start::<CommandStart>(&socket).map_err(foreign)? else {
         return Ok(ExitCode::FAILURE);
     };
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
     // It may have died before.
-    if getppid().map(Pid::as_raw_pid) != Some(supervisor) {
+    if getppid().map(Pid::as_raw_pid) != Some(start.supervisor) {
         return Ok(ExitCode::FAILURE);
     }
-    let error = become_command(&args.command, input);
+    let error = become_command(&args.command, start.environment, input);
     let message = Message::NotStarted(error.raw_os_error().unwrap_or_default());
     send(&socket, &message.encode(), SendFlags::NOSIGNAL).map_err(io::Error::from)?;
     Ok(ExitCode::FAILURE)
 }
 
 /// Returns the error if it cannot be executed.
-fn become_command(words: &[OsString], input: Option<OwnedFd>) -> io::Error {
+fn become_command(
+    words: &[OsString],
+    environment: Vec<(String, String)>,
+    input: Option<OwnedFd>,
+) -> io::Error {
     let Some((name, arguments)) = words.split_first() else { return io::ErrorKind::InvalidInput.into() };
     let input = input.map_or_else(|| File::open("/dev/null").map(OwnedFd::from), Ok);
     match input {
-        Ok(input) => Command::new(name).args(arguments).stdin(input).exec(),
+        Ok(input) => Command::new(name).args(arguments).envs(environment).stdin(input).exec(),
         Err(error) => error,
     }
 }
