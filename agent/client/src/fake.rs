@@ -57,9 +57,9 @@ struct FakeState {
     fence: u64,
     /// Set if the agent ignores `wait`, like Consul's agent.
     has_no_queues: bool,
-    /// The instant until which the node's lease keeps sessions alive, and an index that grows.
-    /// `None` for an agent without node leases.
-    node_lease: Option<(Instant, u64)>,
+    /// The instant until which the node's lease keeps sessions alive, that of its jeopardy, and an
+    /// index that grows. `None` for an agent without node leases.
+    node_lease: Option<(Instant, Instant, u64)>,
     delays: BTreeMap<String, Instant>,
     /// Faults with the part of the target that they match, and their remaining number of uses.
     faults: Vec<(&'static str, Fault, usize)>,
@@ -111,8 +111,9 @@ impl Fake {
     /// Simulates an acknowledged renewal of the node lease that is valid for `promise`.
     pub(crate) fn renew_node_lease(&self, promise: Duration) {
         self.world.change(|state| {
-            let (_, number) = state.node_lease.unwrap_or((Instant::now(), 0));
-            state.node_lease = Some((Instant::now() + promise, number + 1));
+            let now = Instant::now();
+            let (.., number) = state.node_lease.unwrap_or((now, now, 0));
+            state.node_lease = Some((now + promise, now + promise / 2, number + 1));
             true
         });
     }
@@ -429,7 +430,7 @@ impl FakeState {
 
     /// Returns the session's state with its index; `None` without a node lease.
     fn session_event(&self, session: &str, started: Instant) -> Option<(u64, String)> {
-        let (deadline, number) = self.node_lease?;
+        let (deadline, jeopardy_at, number) = self.node_lease?;
         let is_there = self.sessions.iter().any(|known| known == session);
         let nanoseconds = |at: Instant| at.duration_since(started).as_nanos() as u64;
         let remaining = deadline.saturating_duration_since(Instant::now());
@@ -442,7 +443,7 @@ impl FakeState {
         let index = if is_there { number } else { u64::MAX };
         let event = serde_json::json!({
             "Session": session, "State": state, "Deadline": nanoseconds(deadline),
-            "JeopardyAt": nanoseconds(deadline - remaining / 2), "RemainingMS": remaining.as_millis() as u64,
+            "JeopardyAt": nanoseconds(jeopardy_at), "RemainingMS": remaining.as_millis() as u64,
             "Reason": if is_there { "" } else { "destroyed" }, "Index": index,
         });
         Some((index, event.to_string()))

@@ -14,6 +14,9 @@ use std::time::Duration;
 /// The maximum time for which a new session may lack a valid report about its node's lease.
 const FIRST_REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time after which a poll whose report is overdue is given up.
+const OVERDUE_POLL_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The agent's report about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLease {
@@ -84,6 +87,8 @@ pub(super) enum Belief {
 pub(super) struct NodeWatch {
     pub(super) belief: Belief,
     pub(super) request: Option<HolderRequest>,
+    /// The time at which the last query was sent.
+    pub(super) asked_at: Moment,
     /// The time of the next query, if no request is in flight.
     pub(super) asks_at: Option<Moment>,
     /// The index for the next blocking query.
@@ -98,6 +103,7 @@ impl NodeWatch {
         Self {
             belief: Belief::Unheard(now + FIRST_REPORT_TIMEOUT),
             request: None,
+            asked_at: now,
             asks_at: Some(now),
             index: 0,
             backoff,
@@ -143,7 +149,20 @@ impl NodeWatch {
             Belief::Until { deadline, .. } => Some(deadline),
             Belief::Unbound | Belief::Suspended => None,
         };
-        changes_at.into_iter().chain(self.asks_at).min()
+        [changes_at, self.asks_at, self.overdue_at()].into_iter().flatten().min()
+    }
+
+    /// Returns the time when the poll in flight is given up: the agent would have reported by then,
+    /// so the poll, or its answer, was lost in silence.
+    pub(super) fn overdue_at(&self) -> Option<Moment> {
+        let due_at = match self.belief {
+            Belief::Until { jeopardy_at, .. } => jeopardy_at,
+            Belief::Suspended => self.asked_at,
+            Belief::Unheard(_) | Belief::Unbound => return None,
+        };
+        // A query without an index is answered at once, or fails.
+        let is_poll = self.request.is_some() && self.index != 0;
+        is_poll.then(|| due_at.max(self.asked_at + OVERDUE_POLL_TIMEOUT))
     }
 
     /// Records a report that the session is alive until a deadline that has not passed yet. Returns

@@ -232,10 +232,16 @@ impl Context {
     pub(super) fn query_node_lease_if_due(&mut self) -> bool {
         let now = self.now;
         let Some(kept) = self.session.current_mut() else { return false };
+        if kept.node.overdue_at().is_some_and(|at| at <= now) {
+            let poll = kept.node.request.take();
+            (kept.node.index, kept.node.asks_at) = (0, Some(now));
+            self.cancel(poll);
+        }
+        let Some(kept) = self.session.current_mut() else { return false };
         if kept.node.request.is_some() || kept.node.asks_at.is_none_or(|at| at > now) {
             return false;
         }
-        kept.node.asks_at = None;
+        (kept.node.asked_at, kept.node.asks_at) = (now, None);
         let read = Read::default().newer_than(kept.node.index, WATCH_TIMEOUT);
         let request = Request::NodeLease(kept.id.clone(), read);
         let number = self.send(RequestPurpose::NodeLease, request);

@@ -381,3 +381,27 @@ fn who_acquires_under_a_suspended_session_waits_as_long_as_it_may() {
     story.acknowledged();
     assert_eq!(story.asked(), ["get", "node lease"]);
 }
+
+#[test]
+fn poll_whose_report_is_overdue_is_sent_again() {
+    let mut story = Story::holding_on_a_node();
+    let index = |story: &Story| match story.request("node lease") {
+        Request::NodeLease(_, read) => read.index,
+        other => panic!("{other:?}"),
+    };
+    story.pass(WINDOW / 2 - MS);
+    assert_eq!(index(&story), 7, "the report is not due yet");
+    story.pass(MS);
+    assert_eq!(index(&story), 0, "a query that is answered at once");
+    story.acknowledged();
+    story.pass(WINDOW / 2);
+    assert!(matches!(story.state(), GuardState::Jeopardy { .. }));
+    // The agent has no news: it is asked once a second.
+    story.report_node_lease(NodeLeaseState::Suspended);
+    story.pass(SECOND - MS);
+    assert_eq!(index(&story), 7);
+    story.pass(MS);
+    assert_eq!(index(&story), 0);
+    story.acknowledged();
+    assert!(matches!(story.state(), GuardState::Safe { .. }));
+}
