@@ -30,6 +30,7 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, kill_process_group,
     set_child_subreaper, set_parent_process_death_signal, wait,
 };
+use start::Waiting;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -74,10 +75,18 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
              this command, people do not"
         ))
     };
+    // It begins while the lock is waited for, as this process did.
+    let waiting = Waiting::new(&args.command);
     let Some((start, input)) = channel::receive_start::<Start>(&socket).map_err(foreign)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    Supervisor::start(&start, &args.command, socket, input)?.run().await;
+    let again = || Waiting::new(&args.command);
+    let start_command = || {
+        let input = input.as_ref().map(AsFd::as_fd);
+        // It may have been killed while it waited.
+        waiting.and_then(|waiting| waiting.start(&start, input)).or_else(|_| again()?.start(&start, input))
+    };
+    Supervisor::start(&start, socket, start_command)?.run().await;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,7 +110,11 @@ struct Supervisor {
 
 impl Supervisor {
     /// Starts the command, unless its deadline is too near.
-    fn start(start: &Start, words: &[OsString], socket: OwnedFd, input: Option<OwnedFd>) -> io::Result<Self> {
+    fn start(
+        start: &Start,
+        socket: OwnedFd,
+        start_command: impl FnOnce() -> io::Result<(Pid, OwnedFd)>,
+    ) -> io::Result<Self> {
         let mut this = Self {
             supervision: Supervision::new(Role::Supervisor, start.terms()),
             clock: Clock::default(),
@@ -120,7 +133,7 @@ impl Supervisor {
             this.handle(Input::NotStarted(rustix::io::Errno::TIMEDOUT.raw_os_error()));
             return Ok(this);
         }
-        match start::spawn(words, start, input) {
+        match start_command() {
             Ok((pid, socket)) => (this.pid, this.starting) = (Some(pid), Some(Channel::new(socket)?)),
             Err(error) => this.handle(Input::NotStarted(error.raw_os_error().unwrap_or_default())),
         }
