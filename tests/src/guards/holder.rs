@@ -5,7 +5,6 @@ use super::command::{BEAT, ourselves, recorded};
 use super::fault::{Output, Target};
 use crate::cluster::text;
 use crate::fleet::freeze;
-use crate::hosts::belief::BootTime;
 use crate::hosts::members::Hosts;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, ioctl_tiocsctty, kill_process, setsid};
@@ -25,10 +24,6 @@ pub const LAUNCH: &str = "--launch";
 
 /// The name of supervisors in process listings.
 const SUPERVISOR: &str = "lock-supervisor";
-/// The length of a clock tick in `/proc`, in nanoseconds.
-const TICK: u64 = 10_000_000;
-/// The field of `/proc/PID/stat` with the start time, counted from the one behind the name.
-const START_FIELD: usize = 19;
 
 /// Runs a job as a shell does, and waits for its end. A terminal at standard input becomes the
 /// session's, with the job in the foreground.
@@ -200,41 +195,4 @@ fn children(parent: Pid) -> Vec<Pid> {
 
 fn name(pid: Pid) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_owned())
-}
-
-/// Returns the start of the oldest descendant of a process that was started after this moment, at
-/// most a clock tick too late.
-pub fn start_below(parent: u32, moment: BootTime) -> Option<BootTime> {
-    let mut pid = Pid::from_raw(i32::try_from(parent).ok()?)?;
-    loop {
-        pid = *children(pid).first()?;
-        let start = start_of(pid)?;
-        if start > moment {
-            return Some(start);
-        }
-    }
-}
-
-fn start_of(pid: Pid) -> Option<BootTime> {
-    let status = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks: u64 = status.rsplit(") ").next()?.split(' ').nth(START_FIELD)?.parse().ok()?;
-    Some(BootTime((ticks + 1) * TICK))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_childs_start_is_near_its_spawn() {
-        let before = BootTime::now();
-        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep can be started");
-        let after = BootTime::now();
-        let pid = Pid::from_child(&child);
-        assert!(children(rustix::process::getpid()).contains(&pid));
-        let started = start_of(pid).expect("it runs");
-        child.kill().expect("it runs");
-        child.wait().expect("it is a child");
-        assert!(before <= started && started.0 <= after.0 + TICK, "{before:?} {started:?} {after:?}");
-    }
 }

@@ -36,7 +36,7 @@ pub struct Run<'r> {
     pub rounds: usize,
     /// The choices that do not alternate.
     pub fixed: Fixed,
-    /// The maximum time from the end of a command to the next grant, if the supervisor lives.
+    /// The maximum time from the end of a command to the next one's start, if the supervisor lives.
     pub limit: Duration,
     /// The folder for the logs.
     pub keep: &'r Path,

@@ -3,7 +3,7 @@
 
 use super::command::{Kind, recorded};
 use super::fault::{Fault, Output, Step, Target};
-use super::holder::{Holder, start_below};
+use super::holder::Holder;
 use crate::binary;
 use crate::cluster::text;
 use crate::fleet::shell;
@@ -67,9 +67,6 @@ pub struct Round {
     /// Seconds from the last moment of the former command to the next one's first; negative if they
     /// overlapped.
     pub gap_seconds: Option<f64>,
-    /// Seconds from that moment to the start of the next holder's first process, which follows
-    /// the grant; `None` if that process was not found.
-    pub grant_seconds: Option<f64>,
     /// The number of processes of the former command that were left.
     pub survivors: usize,
 }
@@ -132,7 +129,6 @@ impl Round {
         let stage = Stage::prepare(fault.output, variant, hosts, &keep.join(format!("{lock}.log")), lock);
         let struck = stage.strike(fault, hosts);
         let next = wait_within(LONGEST, || stage.recorded(NEXT));
-        let started = next.and_then(|_| start_below(stage.next.number(), struck));
         wait_within(SURVIVAL, || stage.holder.command().is_empty().then_some(()));
         let former = stage.recorded(HOLDER).expect("it held the lock").last;
         let survivors = stage.end(keep);
@@ -142,7 +138,6 @@ impl Round {
             variant,
             next_seconds: next.map(|next| next.first.since(struck)),
             gap_seconds: next.map(|next| next.first.since(former)),
-            grant_seconds: started.map(|started| started.since(former)),
             survivors,
         }
     }
