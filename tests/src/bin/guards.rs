@@ -7,9 +7,9 @@
 //! `forking`) alternate; `--window NAME`, `--lock-delay SECONDS` and `--command NAME` fix them, the
 //! last also to `plain`.
 //!
-//! The table has minimum, median and maximum of two times: from the fault to the next command's first
-//! moment, and from the former command's last moment to it. `--limit` bounds the second, by default to
-//! 50 ms, where `!` stands: there the supervisor lives and releases the lock.
+//! The table has minimum, median and maximum of two times: from the fault to the next command's
+//! first moment, and from the former command's last moment to it. `--limit` bounds the second, by
+//! default to 50 ms, where `!` stands: there the supervisor lives and releases the lock.
 //!
 //! Needs root. Everything runs in sandboxes that leave nothing behind. If an expectation is broken,
 //! the logs stay in `target/hosts/`. Exits with 1 in that case, and with 2 if nothing could be run.
@@ -33,7 +33,8 @@ use std::time::Duration;
 const ROUNDS: usize = 10;
 /// The approximate length of a round.
 const ROUND: Duration = Duration::from_secs(15);
-/// The default maximum time from the end of a command to the next one's start, if the supervisor lives.
+/// The default maximum time from the end of a command to the next one's start, if the supervisor
+/// lives.
 const LIMIT: Duration = Duration::from_millis(50);
 
 struct Options {

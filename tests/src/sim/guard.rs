@@ -299,8 +299,8 @@ impl Guard {
         self.failed_since.filter(|_| self.silent_grant.is_some() && self.owns(session))
     }
 
-    /// Checks that it no longer waits for the reply to this request, unless its process was paused or another
-    /// client took the lock away.
+    /// Checks that it no longer waits for the reply to this request, unless its process was paused
+    /// or another client took the lock away.
     fn recognizes(&mut self, now: Time, judge: &Judge, grant: (u64, HolderRequest)) {
         let (holder, request) = grant;
         let waits = self.seats.get(&holder).is_some_and(|seat| seat.under_way.contains_key(&request));

@@ -1,8 +1,8 @@
 //! The command that runs while something is held: started under a supervisor, signalled and waited
 //! for.
 //!
-//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it. It
-//! is started while the lock is waited for, because the command is late by the time that it takes.
+//! The supervisor (see [`supervise`](crate::command::supervise)) starts the command and reaps it.
+//! It is started while the lock is waited for, so that the command begins sooner after the grant.
 //! The decisions of both are in [`Supervision`]; [`Child`] carries out those of the guard. This
 //! process is a child subreaper too: if the supervisor is killed, all processes of the command
 //! become its children. Then it ends and reaps them itself. It has no other children, and reaps

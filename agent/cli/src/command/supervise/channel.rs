@@ -196,3 +196,31 @@ impl Channel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn full_socket_drops_signals_and_old_deadlines_only() {
+        let (ours, theirs) = pair().expect("the system has files");
+        let (mut guard, mut supervisor) =
+            (Channel::new(ours).expect("watched"), Channel::new(theirs).expect("watched"));
+        let deadline = |seconds| Message::Deadline(Moment::default() + Duration::from_secs(seconds));
+        while guard.unsent.len() < MAX_UNSENT {
+            guard.send(Message::Signal(10));
+        }
+        let messages = [deadline(1), Message::Signal(12), deadline(2), Message::HoldEnded];
+        messages.into_iter().for_each(|message| guard.send(message));
+        let mut received = Vec::new();
+        while received.last() != Some(&Message::HoldEnded) {
+            let message = tokio::select! {
+                message = supervisor.receive() => message.expect("the guard lives"),
+                message = guard.receive() => panic!("{message:?} was never sent"),
+            };
+            received.push(message);
+        }
+        received.retain(|message| *message != Message::Signal(10));
+        assert_eq!(received, [deadline(2), Message::HoldEnded]);
+    }
+}
