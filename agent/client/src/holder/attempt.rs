@@ -143,7 +143,7 @@ impl Hold {
         matches!(&self.stage, HoldStage::Acquiring(attempt) if attempt.step == AttemptStep::AwaitingSession)
     }
 
-    fn attempt(&mut self) -> &mut Attempt {
+    pub(super) fn attempt(&mut self) -> &mut Attempt {
         match &mut self.stage {
             HoldStage::Acquiring(attempt) => attempt,
             other => unreachable!("only an acquisition takes turns: {other:?}"),
@@ -365,7 +365,7 @@ impl Hold {
         self.wakes_at = Some(now + pause);
     }
 
-    fn turn_failed(&mut self, error: Error, cx: &mut Context) {
+    pub(super) fn turn_failed(&mut self, error: Error, cx: &mut Context) {
         let attempt = self.attempt();
         // Without a session nothing has ever worked: the error is returned instead of retried
         // silently.

@@ -19,6 +19,7 @@ use super::moment::Moment;
 use super::outbox::Request;
 use crate::entry::{Acquired, Entry};
 use crate::error::Error;
+use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
@@ -38,7 +39,14 @@ impl Hold {
     }
 
     /// Reads the key beside the acquire in flight; replaces a read that was not answered in time.
+    /// An acquire whose session is lost is given up: the reply that says so may be lost too.
     pub(super) fn check_grant(&mut self, cx: &mut Context) {
+        if !cx.is_kept(&self.session) {
+            self.cancel_request(cx);
+            self.attempt().checks_at = None;
+            let loss = cx.session.loss().cloned().unwrap_or(Loss::SessionGone);
+            return self.turn_failed(Error::SessionLost(loss), cx);
+        }
         let request = self.goal.look(Read::stale());
         self.send_check(request, cx);
     }

@@ -188,3 +188,15 @@ fn shared_session_releases_grant_after_its_limit() {
     story.answer("release", Ok(Response::Verdict(true)));
     assert!(!story.holder.is_tidying());
 }
+
+#[test]
+fn silent_wait_of_lost_session_goes_on_with_another() {
+    let mut story = queued(WaitLimit::Endless);
+    story.renews = false;
+    story.pass(BELIEF);
+    assert!(story.asked().contains(&"acquire"), "its reply says that the session is lost, if it arrives");
+    story.pass(4 * SECOND);
+    assert_eq!(story.asked(), ["give up", "create"]);
+    story.answer("create", Ok(Response::Created("S2".into())));
+    assert_eq!(story.asked(), ["give up", "get"]);
+}
