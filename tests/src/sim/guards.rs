@@ -297,10 +297,7 @@ impl World {
         for change in changes {
             let Change::Loss(_, Some(loss)) = change else { continue };
             let session = &loss.session;
-            // A supervisor that gives a hold back because its guard stands still may be faster than
-            // the guard, which gives the session up when it continues.
-            let was_given_back = guards.iter().any(|guard| guard.was_given_back(session));
-            let was_silenced = !was_given_back && guards.iter().any(|guard| guard.was_silenced(session));
+            let was_silenced = guards.iter().any(|guard| guard.was_silenced(session));
             match &loss.cause {
                 LossCause::Destroyed if was_silenced && !self.stage.revoked.contains(session) => {
                     return Some(format!("{session} ended as destroyed, but its guard received no renewal"));
