@@ -7,11 +7,11 @@ use crate::client::{Client, Tidying};
 use crate::clock::Timer;
 use crate::error::Error;
 use crate::holder::{
-    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, Moment, NodeLease, Notice, Outbox,
-    Request, Response, SessionUse, Wanted, Write,
+    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, MAX_STALENESS, Moment, NodeLease,
+    Notice, Outbox, Request, Response, SessionUse, Wanted, Write,
 };
 use crate::loss::Loss;
-use crate::read::Read;
+use crate::read::{Consistency, Read};
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -346,8 +346,12 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {
-            let entry = kv.get(&key, &read).await;
-            entry.map(|answer| Response::Entries(answer.value.into_iter().collect(), answer.index))
+            let entry = kv.get(&key, &read).await?;
+            let is_stale = read.consistency == Consistency::Stale;
+            Ok(match is_stale && entry.last_contact > MAX_STALENESS {
+                true => Response::Outdated,
+                false => Response::Entries(entry.value.into_iter().collect(), entry.index),
+            })
         }
         Request::List(prefix, read) => {
             kv.list(&prefix, &read).await.map(|answer| Response::Entries(answer.value, answer.index))

@@ -4,7 +4,9 @@
 use super::draw::Draw;
 use super::judge::Judge;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
-use lockmesh_client::holder::{EndReason as Ending, Moment, NodeLease, Request, Response, Write};
+use lockmesh_client::holder::{
+    EndReason as Ending, MAX_STALENESS, Moment, NodeLease, Request, Response, Write,
+};
 use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_client::{Acquired, Consistency as Freshness, Entry, Error, HealthWindow as Window, Read};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
@@ -119,6 +121,8 @@ pub enum Kind {
     Acquire,
     /// Read a key.
     Look,
+    /// Read a key, perhaps of a server that is behind.
+    StaleLook,
     /// Any other request.
     Other,
 }
@@ -127,8 +131,8 @@ pub enum Kind {
 pub fn kind(request: &Request) -> Kind {
     match request {
         Request::Acquire(..) => Kind::Acquire,
-        // A stale read is a hint at most.
-        Request::Get(_, read) if read.consistency != Freshness::Stale => Kind::Look,
+        Request::Get(_, read) if read.consistency == Freshness::Stale => Kind::StaleLook,
+        Request::Get(..) => Kind::Look,
         _ => Kind::Other,
     }
 }
@@ -143,7 +147,10 @@ pub fn response(kind: Kind, answer: Result<Answered, Unavailable>) -> Result<Res
         Ok(Answered::Response(Answers::Applied(applied)) | Answered::Acquired(_, applied)) => {
             written(kind, applied)
         }
-        Ok(Answered::Response(Answers::Answer(answer))) => Ok(rows(&answer)),
+        Ok(Answered::Response(Answers::Answer(answer))) => {
+            let is_outdated = kind == Kind::StaleLook && answer.last_contact > MAX_STALENESS;
+            Ok(if is_outdated { Response::Outdated } else { rows(&answer) })
+        }
         Ok(Answered::Shared(answer)) => Ok(rows(&answer)),
         Ok(Answered::Response(Answers::Done)) => Ok(Response::Done),
         Ok(Answered::Response(Answers::Renewed(found))) => Ok(Response::Found(found.is_some())),

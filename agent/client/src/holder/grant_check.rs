@@ -3,10 +3,10 @@
 //! A request that waits in a lock's queue may be dropped by a proxy or a middlebox, without an
 //! error: the session is granted the lock, and the reply never arrives. A waiter therefore also
 //! reads the key at an interval. The reads are stale, so that any server can answer them, and they
-//! write nothing: they are only hints. If one shows the waiter's own session as the holder, a plain
-//! acquire confirms that, because a holder that acquires again is granted its hold, with the same
-//! fence. The grant counts as delivered from then on: the agent does not take it back when the
-//! first request is cancelled.
+//! write nothing: they are only hints. If the server that answers is behind, the leader is asked.
+//! If a read shows the waiter's own session as the holder, a plain acquire confirms that, because a
+//! holder that acquires again is granted its hold, with the same fence. The grant counts as
+//! delivered from then on: the agent does not take it back when the first request is cancelled.
 //!
 //! Asking again in the queue would need no such read, but it costs a log entry each time.
 
@@ -23,9 +23,12 @@ use crate::loss::Loss;
 use crate::read::Read;
 use std::time::Duration;
 
-/// The interval of the reads, and the timeout of one: a second less than the 5 s within which a
-/// waiter recognizes its grant. 10,000 waiters cost 2,500 reads per second, of all servers
-/// together.
+/// The greatest age of a server's state for its answer to a stale read to count. With the interval
+/// it makes up the 5 s within which a waiter recognizes its grant.
+pub const MAX_STALENESS: Duration = Duration::from_secs(1);
+
+/// The interval of the reads, and the timeout of one. 10,000 waiters cost 2,500 reads per second,
+/// of all servers together.
 const INTERVAL: Duration = Duration::from_secs(4);
 
 /// The time until the next read after one failed, or its confirmation did.
@@ -68,6 +71,10 @@ impl Hold {
             (Ok(Response::Acquired(Acquired::Granted { fence })), _) => {
                 self.cancel_request(cx);
                 self.turn_gave(AttemptTurn::Granted(fence), cx);
+            }
+            (Ok(Response::Outdated), _) => {
+                let request = self.goal.look(Read::default());
+                self.send_check(request, cx);
             }
             (Err(_), _) => self.check_again_in(RETRY_INTERVAL, cx),
             // Not granted: the acquire in flight goes on, and so do the reads.

@@ -103,6 +103,9 @@ pub enum Response {
     NodeLease(NodeLease),
     /// The entries, and the index for the next blocking query; 0 if the agent returned none.
     Entries(Vec<Entry>, u64),
+    /// A stale read was answered by a server that is behind for more than
+    /// [`MAX_STALENESS`](super::MAX_STALENESS).
+    Outdated,
     /// The outcome of an acquire.
     Acquired(Acquired),
     /// `true` if the conditional write was done.

@@ -64,6 +64,7 @@ mod state;
 mod watch;
 
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
+pub use grant_check::MAX_STALENESS;
 pub use id::{HoldId, HolderRequest};
 pub use input::{CreatedSession, Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;

@@ -200,3 +200,14 @@ fn silent_wait_of_lost_session_goes_on_with_another() {
     story.answer("create", Ok(Response::Created("S2".into())));
     assert_eq!(story.asked(), ["give up", "get"]);
 }
+
+#[test]
+fn grant_check_of_server_that_is_behind_asks_the_leader() {
+    let mut story = queued(WaitLimit::Endless);
+    story.answers_checks = false;
+    story.pass(4 * SECOND);
+    story.answer("check", Ok(Response::Outdated));
+    story.answer("get", job_held_by("S1", 9));
+    confirm(&mut story, granted(7));
+    assert!(story.is_held());
+}

@@ -34,6 +34,8 @@ pub(super) struct Checkpoints {
     wanted_by_follower: bool,
     /// The newest announcement of a snapshot that is being fetched.
     fetching: Option<(ServerId, PeerMessage)>,
+    /// The start time of the last fetch.
+    fetch_began: Time,
 }
 
 /// A requested reader of a checkpoint of at least an index.
@@ -56,6 +58,7 @@ impl Checkpoints {
             open_readers: 0,
             wanted_by_follower: false,
             fetching: None,
+            fetch_began: now,
         }
     }
 
@@ -178,6 +181,7 @@ impl Checkpoints {
     /// Returns the message if this server has applied that state already.
     pub(super) fn fetch(
         &mut self,
+        now: Time,
         from: ServerId,
         message: PeerMessage,
         applied: LogIndex,
@@ -192,9 +196,15 @@ impl Checkpoints {
         // A running download continues: a snapshot holds committed entries only, so an older one is
         // valid too.
         if self.fetching.replace((from, message)).is_none() {
+            self.fetch_began = now;
             actions.fetch = Some(SnapshotFetch { from, least });
         }
         None
+    }
+
+    /// Returns the time since which this server fetches a snapshot, because its state is too old.
+    pub(super) fn fetches_since(&self) -> Option<Time> {
+        self.fetching.as_ref().map(|_| self.fetch_began)
     }
 
     /// Handles the end of a fetch: the snapshot, or `None` if the fetch was given up. Returns the

@@ -514,6 +514,7 @@ impl Frontend {
             write_health: &self.write_health,
             watches: self.watches.len(),
             views: &self.views,
+            fetches_since: self.checkpoints.fetches_since(),
         }
     }
 

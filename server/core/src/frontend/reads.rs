@@ -121,8 +121,11 @@ impl Frontend {
 fn contact(view: &View<'_>) -> (bool, Duration) {
     let leader = view.core.leader();
     let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
-    // Clients use it to bound the age of a stale reply, so it grows while there is no leader.
-    (leader.is_some(), last_contact.unwrap_or_else(|| view.leaders.silence(view.now)))
+    // Clients use it to bound the age of a stale reply, so it grows while there is no leader, and
+    // while this server is too far behind for what the leader sends.
+    let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
+    let behind = view.fetches_since.map_or(Duration::ZERO, |since| view.now.since(since));
+    (leader.is_some(), last_contact.max(behind))
 }
 
 /// Replies with the current rows, under an index of at least `least`.

@@ -168,7 +168,7 @@ impl Frontend {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
             let applied = self.core.snapshot_meta().index;
-            if let Some(message) = self.checkpoints.fetch(sender, message, applied, actions) {
+            if let Some(message) = self.checkpoints.fetch(now, sender, message, applied, actions) {
                 self.input(now, Input::Peer(sender, message));
             }
         } else {

@@ -26,6 +26,8 @@ pub(super) struct View<'a> {
     /// The number of parked blocking queries.
     pub(super) watches: usize,
     pub(super) views: &'a Views,
+    /// The time since which this server fetches a snapshot.
+    pub(super) fetches_since: Option<Time>,
 }
 
 /// Replies to a request that needs no input to the core.

@@ -1,8 +1,12 @@
-//! Checkpoints of a frontend, written one at a time, and their limited number of readers.
+//! Checkpoints of a frontend, written one at a time, their limited number of readers, and another
+//! server's snapshot.
 
-use crate::frontend::{Cluster, agent};
+use crate::frontend::{Cluster, agent, read};
 use lockmesh_core::Input;
 use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
+use lockmesh_core::raft::log::SnapshotMeta;
+use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
 
@@ -77,4 +81,24 @@ fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
     }
     cluster.run(3 * SECOND);
     assert_eq!(cluster.servers[&leader].readers, [], "no reader requested the next part");
+}
+
+#[test]
+fn stale_reply_of_server_that_fetches_is_as_old_as_its_fetch() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let mark = cluster.servers[&follower].frontend.core().snapshot_meta();
+    let term = cluster.servers[&leader].frontend.core().log_status().term;
+    let message = PeerMessage {
+        term,
+        snapshot: Some(SnapshotMeta { index: mark.index.next(), ..mark }),
+        ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
+    };
+    let (now, one) = (cluster.now(), cluster.servers.get_mut(&follower).expect("it runs"));
+    one.frontend.handle(now, Event::Core(Input::Peer(leader, message)), &mut one.actions);
+    assert!(one.actions.fetch.take().is_some(), "it never ends");
+    cluster.run(3 * SECOND);
+    let answer = cluster.ask(follower, &agent("a1"), read("k", Consistency::Stale, None));
+    let Response::Answer(answer) = answer else { panic!("{answer:?}") };
+    assert!(answer.last_contact >= 3 * SECOND, "{answer:?}");
 }

@@ -37,7 +37,7 @@ const MAX_WATCHES: usize = 3;
 pub(crate) struct One {
     pub(crate) frontend: Frontend,
     pub(crate) disk: Disk,
-    actions: Actions,
+    pub(crate) actions: Actions,
     /// The rows as reported to the disk: the contents of the next checkpoint.
     pub(crate) recorded: State,
     /// The checkpoints that were made for corruption checks.
