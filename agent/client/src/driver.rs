@@ -114,7 +114,11 @@ impl Driver {
     }
 
     /// Releases what a dead process holds under this session, then ends the session.
-    pub(crate) async fn give_back(self: &Arc<Self>, goal: Goal, session: String) -> Result<bool, Error> {
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        goal: Goal,
+        session: (String, Moment),
+    ) -> Result<bool, Error> {
         let (sender, released) = oneshot::channel();
         let id = self.shared.state().next_hold();
         self.shared.state().releasing.insert(id, sender);

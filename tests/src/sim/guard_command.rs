@@ -11,7 +11,7 @@ use super::stage::{Event, Stage};
 use super::supervised::{CommandEvent, Effect, Job, Strike};
 use bytes::Bytes;
 use lockmesh_cli::supervision::{Input as Told, OnJeopardy, Outcome, Role, Terms};
-use lockmesh_client::holder::{Goal, HoldId, Holder, Input, LockGoal, Request, SessionUse};
+use lockmesh_client::holder::{Goal, HoldId, Holder, Input, LockGoal, Moment, Request, SessionUse};
 use lockmesh_client::{GuardState, SessionOptions};
 use lockmesh_protocol::id::{Key, SessionId};
 use lockmesh_protocol::time::Time;
@@ -156,7 +156,7 @@ impl Guard {
                     self.stop_alone(stage, self.suspension);
                 }
                 Effect::Finished(outcome) => self.command_finished(stage, number, &outcome, acts),
-                Effect::GiveBack => self.give_back(stage, number, acts),
+                Effect::GiveBack(overdue_at) => self.give_back(stage, (number, overdue_at), acts),
                 Effect::SupervisorEnds => self.supervisor_ended(number, acts),
             }
         }
@@ -203,7 +203,7 @@ impl Guard {
     }
 
     /// A supervisor's client gives the hold back.
-    fn give_back(&mut self, stage: &mut Stage, number: u64, acts: &mut Vec<Act>) {
+    fn give_back(&mut self, stage: &mut Stage, (number, overdue_at): (u64, Moment), acts: &mut Vec<Act>) {
         let Some(job) = self.jobs.get_mut(&number) else { return };
         job.record.is_given_back = true;
         stage.log(|| format!("the supervisor gives {} of {} back", job.key, job.session));
@@ -212,7 +212,7 @@ impl Guard {
         let seat = SUPERVISORS + number;
         let options = SessionOptions::named(guard_calls::SESSION_NAME);
         self.seats.insert(seat, Seat::new(Holder::new(options, SessionUse::OneHold, self.job_draw.bits())));
-        self.handle_input(stage, seat, Input::GiveBack(hold, Goal::Lock(goal), session), acts);
+        self.handle_input(stage, seat, Input::GiveBack(hold, Goal::Lock(goal), (session, overdue_at)), acts);
     }
 
     /// Returns `true` if a supervisor gives the hold of this session back. Its guard learns of that

@@ -84,7 +84,7 @@ pub enum Effect {
     /// The command has ended: the guard ends the hold.
     Finished(Outcome),
     /// The supervisor gives the hold back.
-    GiveBack,
+    GiveBack(Moment),
     /// The supervisor's process has ended.
     SupervisorEnds,
 }
@@ -531,7 +531,7 @@ impl Job {
                 self.after(stage, wait, CommandEvent::KilledByGuard);
             }
             Output::SuspendSelf => self.effects.push(Effect::Suspend),
-            Output::GiveBack => self.effects.push(Effect::GiveBack),
+            Output::GiveBack(overdue_at) => self.effects.push(Effect::GiveBack(overdue_at)),
             Output::Finished(outcome) if side == Side::Guard => {
                 self.effects.push(Effect::Finished(outcome));
             }

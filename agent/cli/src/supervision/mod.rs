@@ -161,8 +161,9 @@ pub enum Output {
     KillSupervisor,
     /// Guard: stop this process until it is continued.
     SuspendSelf,
-    /// Supervisor: release the hold, then destroy its session.
-    GiveBack,
+    /// Supervisor: release the hold, then end its session. From this time on the reason is that no
+    /// renewal was acknowledged.
+    GiveBack(Moment),
     /// Print a message.
     Report(Report),
     /// The command has ended; a guard ends the hold next, a supervisor exits.
@@ -227,6 +228,8 @@ pub struct Supervision {
     loss: Option<Loss>,
     /// Set if the command was killed because of the deadline, before the reason is known.
     is_overdue: bool,
+    /// Supervisor: the latest deadline, although the guard may have killed the command before it.
+    renewed_until: Option<Moment>,
     /// Guard: the time by which the supervisor has to react to a kill.
     reaction_until: Option<Moment>,
     /// The time at which the descendants that run on are reported.
@@ -266,6 +269,7 @@ impl Supervision {
             hold: None,
             loss: None,
             is_overdue: false,
+            renewed_until: terms.deadline,
             reaction_until: None,
             remainder_at: None,
             guard_kills: false,
@@ -465,6 +469,7 @@ impl Supervision {
                 // before.
                 let is_kill = deadline <= now && self.terms.deadline.is_none_or(|known| deadline < known);
                 self.guard_kills |= is_kill;
+                self.renewed_until = self.renewed_until.max(Some(deadline));
                 self.terms.deadline = Some(deadline);
             }
             Message::Signal(signal) => self.forward(signal),
@@ -548,11 +553,9 @@ impl Supervision {
 
     fn give_back(&mut self) {
         self.farewell_at = None;
-        if self.terms.deadline.is_none() {
-            return self.finish();
-        }
+        let Some(renewed_until) = self.renewed_until else { return self.finish() };
         if !std::mem::replace(&mut self.gives_back, true) {
-            self.outputs.push(Output::GiveBack);
+            self.outputs.push(Output::GiveBack(renewed_until - KILL_LEAD));
         }
     }
 

@@ -115,7 +115,10 @@ fn dead_guards_hold_is_given_back_after_tree() {
     let mut supervisor = supervisor();
     supervisor.handle(at(1_000), Input::PeerGone);
     assert_eq!(supervisor.handle(at(1_100), Input::Exited(End::Killed(15))), []);
-    assert_eq!(supervisor.handle(at(1_200), Input::TreeGone { guard_runs: true }), [Output::GiveBack]);
+    assert_eq!(
+        supervisor.handle(at(1_200), Input::TreeGone { guard_runs: true }),
+        [Output::GiveBack(at(9_950))]
+    );
     assert_eq!(supervisor.handle(at(1_300), Input::GaveBack), [finished(End::Killed(15), None)]);
 }
 
@@ -131,7 +134,11 @@ fn supervisor_leaves_end_of_hold_to_guard() {
         [Output::Send(Message::TreeGone)]
     );
     assert_eq!(supervisor.handle(at(599), Input::Tick), []);
-    assert_eq!(supervisor.handle(at(600), Input::Tick), [Output::GiveBack], "the guard stands still");
+    assert_eq!(
+        supervisor.handle(at(600), Input::Tick),
+        [Output::GiveBack(at(9_950))],
+        "the guard stands still"
+    );
     assert_eq!(supervisor.handle(at(700), Input::PeerGone), []);
     assert_eq!(
         supervisor.handle(at(701), Input::Message(Message::HoldEnded)),
@@ -145,8 +152,16 @@ fn supervisor_of_stopped_guard_gives_back_at_once() {
     supervisor.handle(at(100), Input::Exited(End::Code(0)));
     assert_eq!(
         supervisor.handle(at(100), Input::TreeGone { guard_runs: false }),
-        [Output::Send(Message::TreeGone), Output::GiveBack]
+        [Output::Send(Message::TreeGone), Output::GiveBack(at(9_950))]
     );
+}
+
+#[test]
+fn hold_is_overdue_at_its_deadline_although_guard_kills_before() {
+    let mut supervisor = supervisor();
+    supervisor.handle(at(501), Input::Message(Message::Deadline(at(500))));
+    let outputs = supervisor.handle(at(510), Input::TreeGone { guard_runs: false });
+    assert_eq!(outputs.last(), Some(&Output::GiveBack(at(9_950))));
 }
 
 #[test]
@@ -184,7 +199,7 @@ fn uncovered_descendants_do_not_keep_hold() {
     let mut supervisor = Supervision::new(Role::Supervisor, uncovered);
     supervisor.handle(at(0), Input::Started(7));
     supervisor.handle(at(100), Input::Exited(End::Code(0)));
-    assert_eq!(supervisor.handle(at(101), Input::PeerGone), [Output::GiveBack]);
+    assert_eq!(supervisor.handle(at(101), Input::PeerGone), [Output::GiveBack(at(9_950))]);
 }
 
 #[test]

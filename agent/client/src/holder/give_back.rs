@@ -53,8 +53,9 @@ enum Reason {
     Released { was_held: bool },
     /// The acquisition was given up; the result for its caller.
     GaveUp(Option<Result<(), Error>>),
-    /// The process that held it is dead; retried until this moment, when the session has ended.
-    LeftBehind { until: Moment },
+    /// The process that held it is dead; retried until this moment, when the session has ended. If
+    /// no renewal was acknowledged until `overdue_at`, the session is ended as given up.
+    LeftBehind { until: Moment, overdue_at: Moment },
 }
 
 /// The event that a release waits for.
@@ -103,10 +104,15 @@ impl GiveBack {
 
 impl Hold {
     /// Releases a hold of another process's session, which is no longer renewed; then ends it.
-    pub(super) fn left_behind(id: HoldId, goal: Goal, session: String, cx: &mut Context) -> Self {
+    pub(super) fn left_behind(
+        id: HoldId,
+        goal: Goal,
+        (session, overdue_at): (String, Moment),
+        cx: &mut Context,
+    ) -> Self {
         // An unrenewed session ends within two of its TTLs.
         let timeout = LEFT_BEHIND_TIMEOUT.max(2 * cx.options.ttl_with(cx.default_window));
-        let reason = Reason::LeftBehind { until: cx.now + timeout };
+        let reason = Reason::LeftBehind { until: cx.now + timeout, overdue_at };
         let stage = HoldStage::GivingBack(GiveBack::new(reason));
         let mut hold = Self { session, ..Self::with_stage(id, goal, stage) };
         hold.give_back_now(cx);
@@ -192,7 +198,7 @@ impl Hold {
         let giving_back = self.giving_back();
         if matches!(giving_back.step, GiveBackStep::EndingSession(_)) {
             return match giving_back.reason {
-                Reason::LeftBehind { .. } => self.end_left_behind(cx),
+                Reason::LeftBehind { overdue_at, .. } => self.end_left_behind(overdue_at, cx),
                 Reason::Released { .. } | Reason::GaveUp(_) => self.end_overdue(cx),
             };
         }
@@ -207,7 +213,7 @@ impl Hold {
     /// Returns `true` if the session may still be alive, so that another try is worthwhile.
     fn may_still_hold(&mut self, cx: &Context) -> bool {
         match self.giving_back().reason {
-            Reason::LeftBehind { until } => cx.now < until,
+            Reason::LeftBehind { until, .. } => cx.now < until,
             // A suspended session may turn out to be alive and still hold it.
             Reason::Released { .. } | Reason::GaveUp(_) => cx.is_kept(&self.session),
         }
@@ -286,8 +292,10 @@ impl Hold {
         self.log_retry(error, cx);
     }
 
-    fn end_left_behind(&mut self, cx: &mut Context) {
-        self.send(Request::EndSession(self.session.clone(), EndReason::Closed), cx);
+    fn end_left_behind(&mut self, overdue_at: Moment, cx: &mut Context) {
+        let is_overdue = overdue_at <= cx.now;
+        let reason = if is_overdue { EndReason::GivenUp(None) } else { EndReason::Closed };
+        self.send(Request::EndSession(self.session.clone(), reason), cx);
     }
 
     fn left_behind_ended(&mut self, result: Result<(), Error>, cx: &mut Context) {
@@ -308,8 +316,8 @@ impl Hold {
     fn end_with(&mut self, given: Result<bool, Error>, cx: &mut Context) {
         self.wakes_at = None;
         self.giving_back().step = GiveBackStep::EndingSession(given);
-        if matches!(self.giving_back().reason, Reason::LeftBehind { .. }) {
-            return self.end_left_behind(cx);
+        if let Reason::LeftBehind { overdue_at, .. } = self.giving_back().reason {
+            return self.end_left_behind(overdue_at, cx);
         }
         self.wakes_at = self.overdue_at();
         let ends = cx.session_use == SessionUse::OneHold && cx.end_with_hold(self.id, self.is_awaited);

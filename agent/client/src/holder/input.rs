@@ -23,9 +23,9 @@ pub enum Input {
     Written(HoldId, Bytes),
     /// Release the hold; the caller waits for the result.
     Release(HoldId),
-    /// Release what a dead process holds under this session, then end the session; the caller waits
-    /// for the result. Sent once, to a holder of its own.
-    GiveBack(HoldId, Goal, String),
+    /// Release what a dead process holds under this session, then end the session, as given up from
+    /// this time on; the caller waits for the result. Sent once, to a holder of its own.
+    GiveBack(HoldId, Goal, (String, Moment)),
     /// The caller is gone: release the acquisition or hold without a result.
     Drop(HoldId),
     /// End the session; the caller waits for the result.

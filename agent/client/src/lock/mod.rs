@@ -17,7 +17,7 @@ pub use guard::LockGuard;
 
 use crate::client::Client;
 use crate::error::Error;
-use crate::holder::{Goal, LockGoal, WaitLimit, Wanted};
+use crate::holder::{Goal, LockGoal, Moment, WaitLimit, Wanted};
 use crate::keeper::{SessionKeeper, Source};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
@@ -117,18 +117,20 @@ impl Lock {
     }
 
     /// Releases the lock on behalf of a dead process that held it under `session`, then ends the
-    /// session, so that there is no lock-delay. The release writes the value and flags of this
-    /// lock. Returns `false` if the session no longer held it. Transient errors are retried until
-    /// the session has ended in any case: for 10 minutes, or two TTLs of this lock's session
-    /// options if that is longer. If the future is dropped, this continues in the background.
+    /// session, so that there is no lock-delay. If that is after `overdue_at`, when the last
+    /// renewal expired, the reason is recorded as `given-up`. The release writes the value and
+    /// flags of this lock. Returns `false` if the session no longer held it. Transient errors are
+    /// retried until the session has ended in any case: for 10 minutes, or two TTLs of this lock's
+    /// session options if that is longer. If the future is dropped, this continues in the
+    /// background.
     ///
     /// Call it only when nothing that relies on the lock runs any more.
     ///
     /// # Errors
     /// The release failed or its outcome is unknown; the lock then ends with its session.
-    pub async fn give_back(&self, session: &str) -> Result<bool, Error> {
+    pub async fn give_back(&self, session: &str, overdue_at: Moment) -> Result<bool, Error> {
         let driver = self.source.driver_of_another(&self.client);
-        driver.give_back(Goal::Lock(self.goal.clone()), session.to_owned()).await
+        driver.give_back(Goal::Lock(self.goal.clone()), (session.to_owned(), overdue_at)).await
     }
 
     /// Deletes the lock's key unless the lock is held; returns `false` if it is.

@@ -7,6 +7,8 @@ use crate::loss::Loss;
 use crate::outcome::Outcome;
 use tokio::time::{Instant, sleep};
 
+const NEVER: Moment = Moment::from_nanos(u64::MAX);
+
 fn lock(fake: &Fake) -> Lock {
     Lock::new(&fake.client(), "job").value("me")
 }
@@ -299,12 +301,12 @@ async fn lock_of_dead_process_is_given_back_without_delay() {
     fake.fail("release=", Fault::DoneUnheard, 1);
     fake.fail("/v1/session/destroy/", Fault::Status(500, "No cluster leader"), 3);
     let begun = Instant::now();
-    assert!(lock(&fake).value("over").give_back(dead.session()).await.expect("given back"));
+    assert!(lock(&fake).value("over").give_back(dead.session(), NEVER).await.expect("given back"));
     assert!(begun.elapsed() < Duration::from_secs(3));
     assert_eq!((fake.holder("job"), fake.value("job").as_deref()), (None, Some("over")));
     assert_eq!(fake.sessions(), 0);
     assert!(lock(&fake).try_acquire().await.expect("no error").is_some());
-    assert!(!lock(&fake).give_back(dead.session()).await.expect("no error"));
+    assert!(!lock(&fake).give_back(dead.session(), NEVER).await.expect("no error"));
 }
 
 /// The wait in the queue is granted, and a proxy swallows the reply.

@@ -18,7 +18,7 @@ pub use guard::SemaphoreGuard;
 use crate::client::Client;
 use crate::driver::Driver;
 use crate::error::Error;
-use crate::holder::{Goal, SessionUse, SlotGoal, WaitLimit, Wanted};
+use crate::holder::{Goal, Moment, SessionUse, SlotGoal, WaitLimit, Wanted};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
@@ -105,9 +105,9 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`crate::Lock::give_back`].
-    pub async fn give_back(&self, session: &str) -> Result<bool, Error> {
+    pub async fn give_back(&self, session: &str, overdue_at: Moment) -> Result<bool, Error> {
         let driver = Driver::start(&self.client, self.options.clone(), SessionUse::OneHold);
-        driver.give_back(Goal::Slot(self.goal.clone()), session.to_owned()).await
+        driver.give_back(Goal::Slot(self.goal.clone()), (session.to_owned(), overdue_at)).await
     }
 
     /// Deletes the list of holders unless a holder is alive; returns `false` if one is.

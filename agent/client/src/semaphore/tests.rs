@@ -6,6 +6,8 @@ use crate::holder::SEMAPHORE_FLAGS;
 use crate::loss::Loss;
 use tokio::time::sleep;
 
+const NEVER: Moment = Moment::from_nanos(u64::MAX);
+
 fn semaphore(fake: &Fake) -> Semaphore {
     Semaphore::new(&fake.client(), "pool/", 2)
 }
@@ -115,9 +117,9 @@ async fn slot_of_dead_process_is_given_back_alone() {
     let fake = Fake::start();
     let dead = semaphore(&fake).acquire().await.expect("a free slot");
     let other = semaphore(&fake).acquire().await.expect("a free slot");
-    assert!(semaphore(&fake).give_back(dead.session()).await.expect("given back"));
+    assert!(semaphore(&fake).give_back(dead.session(), NEVER).await.expect("given back"));
     assert_eq!((holders(&fake), fake.sessions()), (1, 1));
     assert_eq!(fake.value(&format!("pool/{}", dead.session())), None);
     assert!(other.is_held() && semaphore(&fake).try_acquire().await.expect("no error").is_some());
-    assert!(!semaphore(&fake).give_back(dead.session()).await.expect("no error"));
+    assert!(!semaphore(&fake).give_back(dead.session(), NEVER).await.expect("no error"));
 }

@@ -161,36 +161,39 @@ fn a_session_that_cannot_be_ended_leaves_the_release_as_it_was() {
     assert!(matches!(story.told_release(), Some(Ok(true))));
 }
 
-fn left_behind(options: SessionOptions, goal: Goal) -> Story {
+fn left_behind(options: SessionOptions, overdue_in: Duration) -> Story {
     let mut story = Story::with_options(options, SessionUse::OneHold);
-    story.handle_input(Input::GiveBack(JOB, goal, "S9".into()));
+    let goal = wanted(WaitLimit::Once).goal;
+    let overdue_at = story.now + overdue_in;
+    story.handle_input(Input::GiveBack(JOB, goal, ("S9".into(), overdue_at)));
     story
 }
 
 #[test]
 fn hold_of_dead_process_is_released_before_its_session_ends() {
-    for was_held in [true, false] {
-        let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+    for (was_held, answered_in, end) in [(true, 0, "destroy"), (false, 0, "destroy"), (true, 60, "give up")] {
+        let mut story = left_behind(SessionOptions::named("story"), SECOND * 60);
+        story.pass(SECOND * answered_in);
         assert!(
             matches!(story.request("release"), Request::Release(write, session) if write.value == "me" && session == "S9")
         );
         assert!(!story.is_held() && story.holder.is_tidying());
         story.answer("release", Ok(Response::Verdict(was_held)));
-        assert!(matches!(story.request("destroy"), Request::EndSession(session, _) if session == "S9"));
+        assert!(matches!(story.request(end), Request::EndSession(session, _) if session == "S9"));
         assert!(story.told_release().is_none());
-        story.answer("destroy", Ok(Response::Done));
+        story.answer(end, Ok(Response::Done));
         assert!(matches!(story.told_release(), Some(Ok(held)) if *held == was_held));
         story.handle_input(Input::Abandon);
         story.pass(600 * SECOND);
         assert!(story.holder.is_done() && !story.holder.is_tidying());
-        assert_eq!(story.log, ["release", "destroy"], "the session is not used otherwise");
+        assert_eq!(story.log, ["release", end], "the session is not used otherwise");
     }
 }
 
 /// Both requests fail for four minutes; then both are answered within a second.
 #[test]
 fn hold_of_dead_process_is_released_when_agent_returns() {
-    let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+    let mut story = left_behind(SessionOptions::named("story"), SECOND * 3_600);
     // The supervisor stops waiting for it.
     story.handle_input(Input::Drop(JOB));
     story.handle_input(Input::Abandon);
@@ -211,7 +214,7 @@ fn hold_of_dead_process_is_released_when_agent_returns() {
 fn hold_of_dead_process_is_left_to_its_ttl_at_limit() {
     for (ttl, limit) in [(TTL, 600), (600 * SECOND, 1_200)] {
         let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("story") };
-        let mut story = left_behind(options, wanted(WaitLimit::Once).goal);
+        let mut story = left_behind(options, SECOND * 3_600);
         let began = story.now;
         while story.told_release().is_none() {
             for what in ["release", "destroy"] {
@@ -232,7 +235,7 @@ fn hold_of_dead_process_is_left_to_its_ttl_at_limit() {
 
 #[test]
 fn refused_release_of_dead_process_still_ends_its_session() {
-    let mut story = left_behind(SessionOptions::named("story"), wanted(WaitLimit::Once).goal);
+    let mut story = left_behind(SessionOptions::named("story"), SECOND * 3_600);
     story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
     story.answer("destroy", Ok(Response::Done));
     assert!(matches!(story.told_release(), Some(Err(Error::Refused { .. }))));

@@ -158,7 +158,7 @@ fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
 fn slot_of_dead_process_is_given_back_step_by_step() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.handle_input(Input::GiveBack(JOB, goal, "S9".into()));
+    story.handle_input(Input::GiveBack(JOB, goal, ("S9".into(), story.now + SECOND * 60)));
     story.answer("get", list(&["S9", "S2"], &[], 9));
     // Another client changed the list at the same moment; later the agent is away.
     story.answer("cas", Ok(Response::Verdict(false)));

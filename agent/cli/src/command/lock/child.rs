@@ -285,7 +285,7 @@ impl Child {
                 }
                 Output::Report(message) => report(&text_of(&message)),
                 Output::Finished(outcome) => self.outcome = Some(outcome),
-                Output::GiveBack => {}
+                Output::GiveBack(_) => {}
             }
         }
     }

@@ -25,6 +25,7 @@ use super::lock::held;
 use crate::supervision::message::Message;
 use crate::supervision::{End, Input, Output, Report, Role, Supervision};
 use channel::{Channel, HoldToEnd, Start};
+use lockmesh_client::holder::Moment;
 use lockmesh_client::{Address, Client, Clock, Lock, Semaphore, Timer};
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, kill_process_group,
@@ -207,7 +208,7 @@ impl Supervisor {
                         .for_each(|signal| tree::signal(getpid(), signal));
                 }
                 Output::KillTree => tree::kill(getpid()),
-                Output::GiveBack => self.give_back(),
+                Output::GiveBack(overdue_at) => self.give_back(overdue_at),
                 Output::Report(Report::PeerGone(_)) => {
                     held::report("the parent process is dead: ending the command");
                 }
@@ -229,19 +230,19 @@ impl Supervisor {
     }
 
     /// Gives the hold back for a guard that cannot, until the agent and the quorum have answered.
-    fn give_back(&mut self) {
+    fn give_back(&mut self, overdue_at: Moment) {
         let hold = self.hold.take();
         self.giving_back = Some(tokio::spawn(async move {
             let Some(hold) = hold else { return };
             // The hold ends with its session in any case.
-            let _ = hold.end().await;
+            let _ = hold.end(overdue_at).await;
         }));
     }
 }
 
 impl HoldToEnd {
     /// Releases the hold, and ends its session.
-    async fn end(self) -> Result<bool, CliError> {
+    async fn end(self, overdue_at: Moment) -> Result<bool, CliError> {
         let address: Address = self.address.parse()?;
         let client = match self.token {
             Some(token) => Client::with_token(address, &token)?,
@@ -249,11 +250,13 @@ impl HoldToEnd {
         };
         Ok(match self.slots {
             Some(slots) => {
-                Semaphore::new(&client, self.name, slots as usize).give_back(&self.session).await?
+                Semaphore::new(&client, self.name, slots as usize)
+                    .give_back(&self.session, overdue_at)
+                    .await?
             }
             None => {
                 let lock = Lock::new(&client, self.name).value(self.value).flags(self.flags);
-                lock.give_back(&self.session).await?
+                lock.give_back(&self.session, overdue_at).await?
             }
         })
     }
