@@ -8,10 +8,16 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
-/// Returns ports that were free a moment ago, all different.
-fn free_ports() -> [u16; 3] {
-    let sockets = SERVERS.map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port"));
-    sockets.map(|socket| socket.local_addr().expect("it is bound").port())
+/// Returns ports that were free a moment ago, all different, and none of the ports before.
+fn free_ports(before: [u16; 3]) -> [u16; 3] {
+    loop {
+        let bind = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+        let sockets = SERVERS.map(|_| bind());
+        let ports = sockets.map(|socket| socket.local_addr().expect("it is bound").port());
+        if ports.iter().all(|port| !before.contains(port)) {
+            return ports;
+        }
+    }
 }
 
 /// Starts the three servers at these ports; each is configured with the present addresses.
@@ -63,14 +69,14 @@ fn servers_that_all_moved_serve_again() {
     let fleet = Fleet::new();
     SERVERS.iter().for_each(|name| fleet.issue(name, "server", name));
     fleet.issue("web-1", "agent", "web-1");
-    let before = free_ports();
+    let before = free_ports([0; 3]);
     let servers = start(&fleet, before);
     let (process, client) = agent(&fleet, before);
     client.set("before", "the move");
     end(vec![process]);
     end(servers);
 
-    let after = free_ports();
+    let after = free_ports(before);
     let servers = start(&fleet, after);
     let (process, client) = agent(&fleet, after);
     client.set("after", "the move");
