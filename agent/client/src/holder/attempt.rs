@@ -62,6 +62,8 @@ pub(super) struct Attempt {
     backoff: Backoff,
     /// The time of the next read beside the acquire in flight.
     pub(super) checks_at: Option<Moment>,
+    /// The number of reads in sequence that showed the lock free.
+    pub(super) free_reads: u32,
 }
 
 /// The event that an attempt waits for.
@@ -103,6 +105,7 @@ impl Attempt {
             has_own_key: false,
             backoff: Backoff::new(Duration::from_millis(100), MAX_BACKOFF),
             checks_at: None,
+            free_reads: 0,
         }
     }
 
@@ -269,6 +272,7 @@ impl Hold {
                 let checks_at = self.first_grant_check(cx.now);
                 let attempt = self.attempt();
                 (attempt.step, attempt.checks_at) = (AttemptStep::Asking(cx.now, queue_for), checks_at);
+                attempt.free_reads = 0;
                 self.send(request, cx);
                 Ok(None)
             }

@@ -8,11 +8,15 @@
 //! holder that acquires again is granted its hold, with the same fence. The grant counts as
 //! delivered from then on: the agent does not take it back when the first request is cancelled.
 //!
+//! A waiter is no longer in the queue if the grant that it did not learn of has ended since. A lock
+//! that stays free may thus be one for which nobody asks: a plain acquire finds out. After a
+//! lock-delay it is granted; during one it is refused.
+//!
 //! Asking again in the queue would need no such read, but it costs a log entry each time.
 
 use super::attempt::AttemptTurn;
 use super::context::{Context, RequestPurpose};
-use super::goal::Goal;
+use super::goal::{Goal, Look};
 use super::hold::{Hold, HoldStage};
 use super::input::Response;
 use super::moment::Moment;
@@ -30,6 +34,10 @@ pub const MAX_STALENESS: Duration = Duration::from_secs(1);
 /// The interval of the reads, and the timeout of one. 10,000 waiters cost 2,500 reads per second,
 /// of all servers together.
 const INTERVAL: Duration = Duration::from_secs(4);
+
+/// The number of reads in sequence that show the lock free, after which it is asked for. Usual
+/// lock-delays are shorter.
+const FREE_READS: u32 = 4;
 
 /// The time until the next read after one failed, or its confirmation did.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,20 +71,25 @@ impl Hold {
     /// Processes the reply to a read, or to the acquire that confirms it.
     pub(super) fn grant_check_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
         self.check = None;
-        match (result, &self.goal) {
-            (Ok(Response::Entries(entries, _)), Goal::Lock(lock)) if self.is_holder_in(&entries) => {
-                let request = Request::Acquire(lock.write(), self.session.clone(), None);
-                self.send_check(request, cx);
+        match result {
+            Ok(Response::Entries(entries, _)) => {
+                let asks = self.is_holder_in(&entries) || self.is_free_for_long(&entries);
+                // A key of another kind is no lock.
+                if let (true, Ok(Look::Free(request))) =
+                    (asks, self.goal.judge_look(&self.session, &entries, None))
+                {
+                    self.send_check(request, cx);
+                }
             }
-            (Ok(Response::Acquired(Acquired::Granted { fence })), _) => {
+            Ok(Response::Acquired(Acquired::Granted { fence })) => {
                 self.cancel_request(cx);
                 self.turn_gave(AttemptTurn::Granted(fence), cx);
             }
-            (Ok(Response::Outdated), _) => {
+            Ok(Response::Outdated) => {
                 let request = self.goal.look(Read::default());
                 self.send_check(request, cx);
             }
-            (Err(_), _) => self.check_again_in(RETRY_INTERVAL, cx),
+            Err(_) => self.check_again_in(RETRY_INTERVAL, cx),
             // Not granted: the acquire in flight goes on, and so do the reads.
             _ => {}
         }
@@ -87,6 +100,13 @@ impl Hold {
             attempt.checks_at = Some(cx.now + pause);
         }
         self.wakes_at = self.overdue_at();
+    }
+
+    fn is_free_for_long(&mut self, entries: &[Entry]) -> bool {
+        let is_free = entries.first().is_none_or(|entry| entry.session.is_none());
+        let attempt = self.attempt();
+        attempt.free_reads = if is_free { attempt.free_reads + 1 } else { 0 };
+        is_free && attempt.free_reads.is_multiple_of(FREE_READS)
     }
 
     fn is_holder_in(&self, entries: &[Entry]) -> bool {

@@ -54,6 +54,21 @@ fn waiter_writes_nothing_while_others_hold() {
     assert_eq!(story.checks, 14, "the watch reads the key from here on");
 }
 
+/// The grant was lost in silence, and ended before a read showed it.
+#[test]
+fn lock_that_stays_free_is_asked_for() {
+    let mut story = queued(WaitLimit::Endless);
+    story.seen_holder = "";
+    story.pass(15 * SECOND);
+    assert_eq!(story.asked(), ["acquire"], "it may be a lock-delay");
+    story.pass(SECOND);
+    assert_eq!(story.asked(), ["acquire", "acquire"]);
+    confirm(&mut story, refused(Some(SECOND)));
+    story.pass(16 * SECOND);
+    confirm(&mut story, granted(7));
+    assert!(story.is_held());
+}
+
 #[test]
 fn check_without_reply_is_replaced() {
     let mut story = queued(WaitLimit::Endless);
