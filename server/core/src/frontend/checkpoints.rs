@@ -34,8 +34,8 @@ pub(super) struct Checkpoints {
     wanted_by_follower: bool,
     /// The newest announcement of a snapshot that is being fetched.
     fetching: Option<(ServerId, PeerMessage)>,
-    /// The start time of the last fetch.
-    fetch_began: Time,
+    /// The time at which this server learned that it needs a snapshot of at least an index.
+    behind: Option<(Time, LogIndex)>,
 }
 
 /// A requested reader of a checkpoint of at least an index.
@@ -58,7 +58,7 @@ impl Checkpoints {
             open_readers: 0,
             wanted_by_follower: false,
             fetching: None,
-            fetch_began: now,
+            behind: None,
         }
     }
 
@@ -193,18 +193,18 @@ impl Checkpoints {
             // snapshot was lost.
             return Some(message);
         }
+        self.behind = Some((self.behind_since(applied).unwrap_or(now), least));
         // A running download continues: a snapshot holds committed entries only, so an older one is
         // valid too.
         if self.fetching.replace((from, message)).is_none() {
-            self.fetch_began = now;
             actions.fetch = Some(SnapshotFetch { from, least });
         }
         None
     }
 
-    /// Returns the time since which this server fetches a snapshot, because its state is too old.
-    pub(super) fn fetches_since(&self) -> Option<Time> {
-        self.fetching.as_ref().map(|_| self.fetch_began)
+    /// Returns the time since which this server needs a snapshot, because its state is too old.
+    pub(super) fn behind_since(&self, applied: LogIndex) -> Option<Time> {
+        self.behind.filter(|(_, least)| applied < *least).map(|(since, _)| since)
     }
 
     /// Handles the end of a fetch: the snapshot, or `None` if the fetch was given up. Returns the

@@ -124,7 +124,7 @@ fn contact(view: &View<'_>) -> (bool, Duration) {
     // Clients use it to bound the age of a stale reply, so it grows while there is no leader, and
     // while this server is too far behind for what the leader sends.
     let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
-    let behind = view.fetches_since.map_or(Duration::ZERO, |since| view.now.since(since));
+    let behind = view.behind_since.map_or(Duration::ZERO, |since| view.now.since(since));
     (leader.is_some(), last_contact.max(behind))
 }
 

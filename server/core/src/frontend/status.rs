@@ -26,8 +26,8 @@ pub(super) struct View<'a> {
     /// The number of parked blocking queries.
     pub(super) watches: usize,
     pub(super) views: &'a Views,
-    /// The time since which this server fetches a snapshot.
-    pub(super) fetches_since: Option<Time>,
+    /// The time since which this server needs another one's snapshot.
+    pub(super) behind_since: Option<Time>,
 }
 
 /// Replies to a request that needs no input to the core.

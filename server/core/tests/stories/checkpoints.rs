@@ -6,6 +6,7 @@ use lockmesh_core::Input;
 use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
+use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use std::time::Duration;
@@ -84,20 +85,21 @@ fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
 }
 
 #[test]
-fn stale_reply_of_server_that_fetches_is_as_old_as_its_fetch() {
+fn stale_reply_of_server_that_needs_a_snapshot_is_old() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let mark = cluster.servers[&follower].frontend.core().snapshot_meta();
     let term = cluster.servers[&leader].frontend.core().log_status().term;
     let message = PeerMessage {
         term,
-        snapshot: Some(SnapshotMeta { index: mark.index.next(), ..mark }),
+        snapshot: Some(SnapshotMeta { index: LogIndex(1_000), ..mark }),
         ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
     };
     let (now, one) = (cluster.now(), cluster.servers.get_mut(&follower).expect("it runs"));
     one.frontend.handle(now, Event::Core(Input::Peer(leader, message)), &mut one.actions);
-    assert!(one.actions.fetch.take().is_some(), "it never ends");
+    assert!(one.actions.fetch.take().is_some());
     cluster.run(3 * SECOND);
+    cluster.turn(follower, Some(Event::SnapshotFetched(None)));
     let answer = cluster.ask(follower, &agent("a1"), read("k", Consistency::Stale, None));
     let Response::Answer(answer) = answer else { panic!("{answer:?}") };
     assert!(answer.last_contact >= 3 * SECOND, "{answer:?}");
