@@ -30,6 +30,7 @@ use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -73,6 +74,11 @@ impl Guards {
     /// Notes that an overlap of a guard's command was counted.
     pub(super) fn count_overlap(&mut self, guard: usize, command: u64) {
         self.all[guard].count_overlap(command);
+    }
+
+    /// Notes that the agent ends a session for its guards.
+    pub(super) fn note_end(&mut self, now: Time, session: &SessionId) {
+        self.all.iter_mut().for_each(|guard| guard.note_end(now, session));
     }
 
     /// Iterates over all guards.

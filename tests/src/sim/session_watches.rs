@@ -193,6 +193,8 @@ impl Agent {
             WatchTimer::End => {
                 if self.watches.watched.contains_key(&session) {
                     stage.hit(Mark::SessionGivenUp);
+                    // The agent ends it for its guards, which do not any more.
+                    self.guards.note_end(stage.now, &session);
                     let call = LocalCall::EndSession { session, reason: EndReason::GivenUp(None) };
                     self.call_for_watch(stage, judge, WatchCall::End(session), call);
                 }
