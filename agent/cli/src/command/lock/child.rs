@@ -102,7 +102,7 @@ pub struct Standby {
     /// The program and its arguments.
     pub words: Vec<OsString>,
     pid: Pid,
-    socket: OwnedFd,
+    channel: Channel,
     /// See [`Child`].
     changes: unix::Signal,
 }
@@ -126,13 +126,14 @@ impl Standby {
         let changes = unix::signal(SignalKind::child())?;
         set_child_subreaper(Some(getpid()))?;
         let (ours, theirs) = channel::pair()?;
+        let channel = Channel::new(ours)?;
         let mut command = Command::new(file);
         // No signal that is sent to processes by the name of `lockmesh` ends both.
         command.arg0(ARGV0).arg(COMMAND).arg("--").args(&words);
         // A group of its own, so that keys pressed at the terminal do not reach it.
         command.stdin(Stdio::from(theirs)).process_group(0);
         let pid = Pid::from_child(&command.spawn()?);
-        Ok(Self { file: file.into(), words, pid, socket: ours, changes })
+        Ok(Self { file: file.into(), words, pid, channel, changes })
     }
 
     /// Returns the supervisor's process id.
@@ -152,11 +153,11 @@ impl Standby {
             CommandInput::Ours => Some(stdin.as_fd()),
             CommandInput::Other(file) => Some(file.as_fd()),
         };
-        if let Err(error) = channel::send_start(&self.socket, &start, input) {
+        if let Err(error) = self.channel.send_start(&start, input) {
             // It was killed while it waited.
             debug!(%error, "starting another supervisor");
             self = Self::of(&self.file, self.words)?;
-            channel::send_start(&self.socket, &start, input)?;
+            self.channel.send_start(&start, input)?;
         }
         let on_jeopardy = program.hold.as_ref().map_or(OnJeopardy::Ignore, |hold| hold.on_jeopardy);
         Ok(Child {
@@ -164,7 +165,7 @@ impl Standby {
             clock: Clock::default(),
             timer: Timer::new(Clock::default()),
             supervisor: Some(self.pid),
-            channel: Channel::new(self.socket)?,
+            channel: self.channel,
             supervisor_is_gone: false,
             pid: None,
             has_group: program.has_group(),
@@ -225,7 +226,7 @@ impl Child {
         };
         tokio::select! {
             biased;
-            () = tick => self.handle(Input::Tick),
+            // The command may have ended before what is due.
             message = self.channel.receive(), if !self.supervisor_is_gone => match message {
                 Some(message) => self.received(message),
                 None => {
@@ -234,6 +235,7 @@ impl Child {
                     self.reap();
                 }
             },
+            () = tick => self.handle(Input::Tick),
             _ = self.changes.recv() => self.reap(),
         }
     }

@@ -144,6 +144,14 @@ impl Channel {
         Ok(Self { socket: UnixStream::from_std(socket)?, unsent: VecDeque::new() })
     }
 
+    /// Sends a start: see [`send_start`].
+    ///
+    /// # Errors
+    /// It was not sent.
+    pub fn send_start<T: Serialize>(&self, start: &T, input: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        send_start(&self.socket, start, input)
+    }
+
     /// Sends a message, or keeps it until there is room. A newer deadline replaces an unsent one.
     pub fn send(&mut self, message: Message) {
         if let Message::Deadline(_) = message {
@@ -191,6 +199,8 @@ impl Channel {
                     // Not one of ours: another version of this program.
                     None => continue,
                 },
+                // The other process closed its end before it read everything; it may have sent more.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Ok(_) | Err(_) => return None,
             }
         }

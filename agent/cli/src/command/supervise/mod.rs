@@ -87,7 +87,10 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
         // It may have been killed while it waited.
         waiting.and_then(|waiting| waiting.start(&start, input)).or_else(|_| again()?.start(&start, input))
     };
-    Supervisor::start(&start, socket, start_command)?.run().await;
+    let supervisor = Supervisor::start(&start, socket, start_command)?;
+    // The writer of a pipe learns that the command has ended.
+    drop(input);
+    supervisor.run().await;
     Ok(ExitCode::SUCCESS)
 }
 
