@@ -449,12 +449,15 @@ impl Job {
             if actor.is_dead || actor.is_stopped || !is_ready {
                 return;
             }
-            let input = if actor.wakes_at.is_some_and(|at| at <= now) {
+            let has_message = actor.inbox.front().is_some_and(|(at, _)| *at <= now);
+            let input = if side == Side::Guard && has_message {
+                actor.inbox.pop_front().map(|(_, input)| input)
+            } else if actor.wakes_at.is_some_and(|at| at <= now) {
                 actor.wakes_at = None;
                 Some(Input::Tick)
             } else if let Some(started) = self.started(side) {
                 Some(started)
-            } else if self.actor(side).inbox.front().is_some_and(|(at, _)| *at <= now) {
+            } else if has_message {
                 self.actor(side).inbox.pop_front().map(|(_, input)| input)
             } else {
                 self.reaped(side)

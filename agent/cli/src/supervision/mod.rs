@@ -304,8 +304,12 @@ impl Supervision {
             }
             return std::mem::take(&mut self.outputs);
         }
-        // A duty that is due comes before everything that arrived meanwhile.
-        self.tick(now);
+        // A command that has ended leaves no duty, even if this process was stopped past its deadline.
+        let is_end = matches!(input, Input::Message(Message::Exited(_) | Message::TreeGone));
+        // Otherwise a duty that is due comes before everything that arrived meanwhile.
+        if !is_end {
+            self.tick(now);
+        }
         match input {
             Input::Hold(state) => self.hold_changed(now, state),
             Input::Message(message) => self.received(now, message),
@@ -333,7 +337,9 @@ impl Supervision {
             Input::Continued | Input::HoldEnded | Input::Tick => {}
         }
         // The input may have moved a deadline into the past.
-        self.tick(now);
+        if !is_end {
+            self.tick(now);
+        }
         self.finish_if_over(now);
         std::mem::take(&mut self.outputs)
     }
@@ -403,12 +409,13 @@ impl Supervision {
     }
 
     /// Passes a signal on to the command. A command that has exited leaves no group that could be
-    /// relied on.
+    /// relied on, and nothing of it is left in the end.
     fn forward(&mut self, signal: SignalNumber) {
         match self.command {
             _ if self.is_guard() && !self.peer_is_gone => self.send(Message::Signal(signal)),
             CommandState::Exited(_) => self.outputs.push(Output::SignalTree(signal)),
-            _ => self.outputs.push(Output::Signal(signal)),
+            CommandState::Gone(_) => {}
+            CommandState::Starting | CommandState::Running => self.outputs.push(Output::Signal(signal)),
         }
     }
 
@@ -457,7 +464,9 @@ impl Supervision {
             Ending::Asked(at) => {
                 let at = at.min(now + grace);
                 self.ending = Ending::Asked(at);
-                self.send(Message::Deadline(at + KILL_LEAD));
+                let deadline = at + KILL_LEAD;
+                let deadline = self.terms.deadline.map_or(deadline, |known| known.min(deadline));
+                self.send(Message::Deadline(deadline));
             }
         }
     }

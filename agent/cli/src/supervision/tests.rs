@@ -187,6 +187,30 @@ fn guard_releases_when_tree_has_ended() {
     assert_eq!(guard.handle(at(2_050), Input::HoldEnded), [Output::Send(Message::HoldEnded)]);
 }
 
+/// The guard was stopped meanwhile.
+#[test]
+fn end_before_the_deadline_is_no_loss_although_it_is_read_after() {
+    let mut guard = guard();
+    assert_eq!(guard.handle(at(60_000), Input::Message(Message::Exited(End::Code(0)))), []);
+    assert_eq!(guard.handle(at(60_000), Input::Message(Message::TreeGone)), [finished(End::Code(0), None)]);
+}
+
+#[test]
+fn signal_after_the_end_is_dropped() {
+    let mut supervisor = supervisor();
+    supervisor.handle(at(100), Input::Exited(End::Code(0)));
+    supervisor.handle(at(100), Input::TreeGone { guard_runs: true });
+    assert_eq!(supervisor.handle(at(101), Input::Message(Message::Signal(TERM))), []);
+}
+
+#[test]
+fn grace_of_a_loss_ends_before_the_deadline() {
+    let mut guard = guard();
+    guard.handle(at(8_000), Input::Stop(TERM));
+    let outputs = guard.handle(at(9_000), lost(Loss::Unwatched("no leader".into())));
+    assert_eq!(outputs, [Output::Send(Message::Deadline(at(10_000)))]);
+}
+
 #[test]
 fn uncovered_descendants_do_not_keep_hold() {
     let uncovered = Terms { covers_descendants: false, ..terms(Some(10_000)) };
