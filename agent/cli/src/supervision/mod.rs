@@ -304,7 +304,7 @@ impl Supervision {
             }
             return std::mem::take(&mut self.outputs);
         }
-        // A command that has ended leaves no duty, even if this process was stopped past its deadline.
+        // A command that has ended leaves no duty, even if this process was stopped meanwhile.
         let is_end = matches!(input, Input::Message(Message::Exited(_) | Message::TreeGone));
         // Otherwise a duty that is due comes before everything that arrived meanwhile.
         if !is_end {

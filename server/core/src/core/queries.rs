@@ -69,11 +69,6 @@ impl Core {
         SnapshotMeta { index, term, membership: self.engine.membership().clone() }
     }
 
-    /// Returns the index of the last applied entry.
-    pub fn applied(&self) -> LogIndex {
-        self.applied.0
-    }
-
     /// Returns the hard state that must be durable before a snapshot of the current state.
     pub fn hard_state(&self) -> HardState {
         self.engine.hard_state()

@@ -145,6 +145,7 @@ impl Checkpoints {
         // A newer one may have been handed over since, as at a corruption check: then the newer one
         // is awaited.
         self.under_way = self.under_way.filter(|under_way| *under_way > index);
+        self.behind = self.behind.filter(|(_, least)| *least > index);
         self.open_readers(actions);
         // Requests from the meantime need a newer checkpoint, and nothing else would start it.
         if self.wanted_by_follower || !self.waiting.is_empty() {
@@ -193,7 +194,7 @@ impl Checkpoints {
             // snapshot was lost.
             return Some(message);
         }
-        self.behind = Some((self.behind_since(applied).unwrap_or(now), least));
+        self.behind = Some((self.behind_since(|| applied).unwrap_or(now), least));
         // A running download continues: a snapshot holds committed entries only, so an older one is
         // valid too.
         if self.fetching.replace((from, message)).is_none() {
@@ -203,8 +204,8 @@ impl Checkpoints {
     }
 
     /// Returns the time since which this server needs a snapshot, because its state is too old.
-    pub(super) fn behind_since(&self, applied: LogIndex) -> Option<Time> {
-        self.behind.filter(|(_, least)| applied < *least).map(|(since, _)| since)
+    pub(super) fn behind_since(&self, applied: impl FnOnce() -> LogIndex) -> Option<Time> {
+        self.behind.filter(|(_, least)| applied() < *least).map(|(since, _)| since)
     }
 
     /// Handles the end of a fetch: the snapshot, or `None` if the fetch was given up. Returns the

@@ -514,7 +514,7 @@ impl Frontend {
             write_health: &self.write_health,
             watches: self.watches.len(),
             views: &self.views,
-            behind_since: self.checkpoints.behind_since(self.core.applied()),
+            behind_since: self.checkpoints.behind_since(|| self.core.snapshot_meta().index),
         }
     }
 

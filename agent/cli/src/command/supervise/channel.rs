@@ -199,7 +199,7 @@ impl Channel {
                     // Not one of ours: another version of this program.
                     None => continue,
                 },
-                // The other process closed its end before it read everything; it may have sent more.
+                // The other process closed its end with unread messages; its own may wait here.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
                 Ok(_) | Err(_) => return None,
             }
