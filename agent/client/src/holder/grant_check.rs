@@ -14,7 +14,7 @@
 //!
 //! Asking again in the queue would need no such read, but it costs a log entry each time.
 
-use super::attempt::AttemptTurn;
+use super::attempt::{Attempt, AttemptTurn};
 use super::context::{Context, RequestPurpose};
 use super::goal::{Goal, Look};
 use super::hold::{Hold, HoldStage};
@@ -73,7 +73,7 @@ impl Hold {
         self.check = None;
         match result {
             Ok(Response::Entries(entries, _)) => {
-                let asks = self.is_holder_in(&entries) || self.is_free_for_long(&entries);
+                let asks = self.is_holder_in(&entries) || self.attempt().is_free_for_long(&entries);
                 // A key of another kind is no lock.
                 if let (true, Ok(Look::Free(request))) =
                     (asks, self.goal.judge_look(&self.session, &entries, None))
@@ -102,14 +102,16 @@ impl Hold {
         self.wakes_at = self.overdue_at();
     }
 
-    fn is_free_for_long(&mut self, entries: &[Entry]) -> bool {
-        let is_free = entries.first().is_none_or(|entry| entry.session.is_none());
-        let attempt = self.attempt();
-        attempt.free_reads = if is_free { attempt.free_reads + 1 } else { 0 };
-        is_free && attempt.free_reads.is_multiple_of(FREE_READS)
-    }
-
     fn is_holder_in(&self, entries: &[Entry]) -> bool {
         entries.first().is_some_and(|entry| entry.session.as_ref() == Some(&self.session))
+    }
+}
+
+impl Attempt {
+    /// Counts a read; returns `true` if the lock was free in each of the last ones.
+    fn is_free_for_long(&mut self, entries: &[Entry]) -> bool {
+        let is_free = entries.first().is_none_or(|entry| entry.session.is_none());
+        self.free_reads = if is_free { self.free_reads + 1 } else { 0 };
+        is_free && self.free_reads.is_multiple_of(FREE_READS)
     }
 }
