@@ -163,7 +163,7 @@ pub struct Guard {
     /// `true` if another client must take the lock away, and the guard notice that, before it is
     /// content.
     pub(super) awaits_loss: bool,
-    promises: Promises,
+    pub(super) promises: Promises,
     /// The request whose reply was a grant and was lost in silence; then the last time at which
     /// another request failed, so that it may take longer to recognize the grant.
     silent_grant: Option<(u64, HolderRequest)>,
@@ -280,7 +280,7 @@ impl Guard {
         let (Doing::Holding(id, key, _) | Doing::Releasing(id, key)) = &self.doing else { return None };
         let holder = self.holder()?;
         let session = guard_calls::id_of(holder.session()?);
-        let was_revoked = self.promises.is_taken(*id, &session) || self.was_given_back(&session);
+        let was_revoked = self.promises.taken_at(*id, &session).is_some() || self.was_given_back(&session);
         holder.is_held(*id, self.moment(now)).then(|| Belief { session, key: key.clone(), was_revoked })
     }
 
@@ -721,7 +721,7 @@ impl Guard {
         if let (true, Some(of)) = (is_mine, self.holder().and_then(Holder::session)) {
             stage.hit(Mark::GuardRevoked);
             let (id, of) = (*id, guard_calls::id_of(of));
-            self.promises.took(id, of, index);
+            self.promises.took(id, of, index, stage.now);
         }
     }
 

@@ -63,7 +63,9 @@ impl Guard {
         let draw = super::draw::Draw::new(draw.bits());
         let what = (hold, session, key.clone());
         let how = (Role::Guard(on_jeopardy), terms);
-        let job = Job::start(stage, place, self.clock, (draw, self.awaits_loss), what, how);
+        let mut job = Job::start(stage, place, self.clock, (draw, self.awaits_loss), what, how);
+        // Taken away before the guard learned of the grant.
+        job.record.revoked_at = self.promises.taken_at(hold, &session);
         self.jobs.insert(self.last_job, job);
         self.job = Some(self.last_job);
     }

@@ -19,9 +19,9 @@ use lockmesh_protocol::time::Time;
 /// The state of a guard's holds, as far as the guarantees depend on it.
 #[derive(Debug, Default)]
 pub struct Promises {
-    /// A hold that another client's act took away from this session, with the index of the act,
-    /// until the guard learns of it.
-    taken: Option<(HoldId, SessionId, LogIndex)>,
+    /// A hold that another client's act took away from this session, with the index and the time
+    /// of the act, until the guard learns of it.
+    taken: Option<(HoldId, SessionId, LogIndex, Time)>,
     /// A hold that was not believed in at the last check.
     doubted: Option<Doubt>,
     /// The hold that the guard's own session released.
@@ -43,13 +43,14 @@ struct Doubt {
 
 impl Promises {
     /// Notes that another client's act took this away; the guard learns of it later.
-    pub fn took(&mut self, id: HoldId, session: SessionId, index: LogIndex) {
-        self.taken = Some((id, session, index));
+    pub fn took(&mut self, id: HoldId, session: SessionId, index: LogIndex, now: Time) {
+        self.taken = Some((id, session, index, now));
     }
 
-    /// Returns `true` if this may still be believed in although another client took it away.
-    pub fn is_taken(&self, id: HoldId, session: &SessionId) -> bool {
-        self.taken.as_ref().is_some_and(|(taken, of, _)| *taken == id && of == session)
+    /// Returns the time at which another client took this away, if it may still be believed in.
+    pub fn taken_at(&self, id: HoldId, session: &SessionId) -> Option<Time> {
+        let (taken, of, _, at) = self.taken.as_ref()?;
+        (*taken == id && of == session).then_some(*at)
     }
 
     /// Notes that the guard's session released this.
@@ -75,7 +76,7 @@ impl Promises {
     /// Notes the reply to a read of the held key, with the time at which the read was sent.
     pub fn saw(&mut self, sent: Time, session: Option<&str>, entries: &[Entry], index: u64) {
         let is_own = entries.first().is_some_and(|entry| entry.session.as_deref() == session);
-        if !is_own && self.taken.as_ref().is_some_and(|(.., taken)| taken.0 <= index) {
+        if !is_own && self.taken.as_ref().is_some_and(|(_, _, taken, _)| taken.0 <= index) {
             self.taken = None;
         }
         if let Some(doubt) = self.doubted.as_mut().filter(|doubt| is_own && sent >= doubt.since) {
