@@ -27,6 +27,10 @@ const COMPARISON_BOUND: Duration = Duration::from_secs(70);
 /// compares its node with the catalog within two minutes.
 const NODE_COMPARISON_BOUND: Duration = Duration::from_secs(60);
 
+/// Additional time until the lock of a process that died alone on its host is free: its session has
+/// a TTL of up to a minute, and ends after twice that time.
+const ORPHAN_BOUND: Duration = Duration::from_secs(60);
+
 impl World {
     /// Ends all faults.
     pub fn calm(&mut self) {
@@ -66,8 +70,10 @@ impl World {
 
     /// Returns the maximum time until everything is well.
     fn bound(&self) -> Duration {
-        let has_checks = self.stage.plan.clients.has_checks;
-        BOUND + if has_checks { NODE_COMPARISON_BOUND } else { Duration::ZERO }
+        let plan = &self.stage.plan;
+        let comparison = if plan.clients.has_checks { NODE_COMPARISON_BOUND } else { Duration::ZERO };
+        let has_orphans = plan.reach.is_alone() && plan.guards.per_agent > 0;
+        BOUND + comparison + if has_orphans { ORPHAN_BOUND } else { Duration::ZERO }
     }
 
     /// Checks that everything is well by now.
