@@ -34,7 +34,8 @@ pub(super) struct Checkpoints {
     wanted_by_follower: bool,
     /// The newest announcement of a snapshot that is being fetched.
     fetching: Option<(ServerId, PeerMessage)>,
-    /// The time at which this server learned that it needs a snapshot of at least an index.
+    /// The time at which this server learned that it needs a snapshot, and the index of that
+    /// snapshot at least.
     behind: Option<(Time, LogIndex)>,
 }
 
@@ -145,7 +146,8 @@ impl Checkpoints {
         // A newer one may have been handed over since, as at a corruption check: then the newer one
         // is awaited.
         self.under_way = self.under_way.filter(|under_way| *under_way > index);
-        self.behind = self.behind.filter(|(_, least)| *least > index);
+        // A newer one than the snapshot that was fetched: this server follows the log again.
+        self.behind = self.behind.filter(|(_, least)| *least >= index);
         self.open_readers(actions);
         // Requests from the meantime need a newer checkpoint, and nothing else would start it.
         if self.wanted_by_follower || !self.waiting.is_empty() {
@@ -194,7 +196,9 @@ impl Checkpoints {
             // snapshot was lost.
             return Some(message);
         }
-        self.behind = Some((self.behind_since(|| applied).unwrap_or(now), least));
+        // A state that is still the last snapshot's is as old as that one's announcement.
+        let since = self.behind.filter(|(_, least)| applied <= *least).map_or(now, |(since, _)| since);
+        self.behind = Some((since, least));
         // A running download continues: a snapshot holds committed entries only, so an older one is
         // valid too.
         if self.fetching.replace((from, message)).is_none() {
@@ -214,6 +218,7 @@ impl Checkpoints {
         let (from, message) = self.fetching.take()?;
         // After a failure the leader announces its snapshot again, and the fetch restarts.
         let (mark, state) = fetched?;
+        self.behind = self.behind.map(|(since, least)| (since, least.max(mark.index)));
         Some(Input::Install(from, message, mark, state))
     }
 

@@ -90,17 +90,31 @@ fn stale_reply_of_server_that_needs_a_snapshot_is_old() {
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let mark = cluster.servers[&follower].frontend.core().snapshot_meta();
     let term = cluster.servers[&leader].frontend.core().log_status().term;
-    let message = PeerMessage {
-        term,
-        snapshot: Some(SnapshotMeta { index: LogIndex(1_000), ..mark }),
-        ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
+    let at = |index| SnapshotMeta { index: LogIndex(index), ..mark.clone() };
+    let announce = |cluster: &mut Cluster, index| {
+        let snapshot = PeerMessage {
+            term,
+            snapshot: Some(at(index)),
+            ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
+        };
+        let (now, one) = (cluster.now(), cluster.servers.get_mut(&follower).expect("it runs"));
+        one.frontend.handle(now, Event::Core(Input::Peer(leader, snapshot)), &mut one.actions);
+        assert!(one.actions.fetch.take().is_some());
     };
-    let (now, one) = (cluster.now(), cluster.servers.get_mut(&follower).expect("it runs"));
-    one.frontend.handle(now, Event::Core(Input::Peer(leader, message)), &mut one.actions);
-    assert!(one.actions.fetch.take().is_some());
+    let is_old = |cluster: &mut Cluster| {
+        let answer = cluster.ask(follower, &agent("a1"), read("k", Consistency::Stale, None));
+        let Response::Answer(answer) = answer else { panic!("{answer:?}") };
+        assert!(answer.last_contact >= 3 * SECOND, "{answer:?}");
+    };
+    announce(&mut cluster, 1_000);
     cluster.run(3 * SECOND);
     cluster.turn(follower, Some(Event::SnapshotFetched(None)));
-    let answer = cluster.ask(follower, &agent("a1"), read("k", Consistency::Stale, None));
-    let Response::Answer(answer) = answer else { panic!("{answer:?}") };
-    assert!(answer.last_contact >= 3 * SECOND, "{answer:?}");
+    is_old(&mut cluster);
+    // A newer snapshot than the announced one arrives, and the log behind it is gone already.
+    announce(&mut cluster, 1_000);
+    let state = cluster.servers[&leader].frontend.core().state().clone();
+    cluster.turn(follower, Some(Event::SnapshotFetched(Some((at(1_100), Box::new(state))))));
+    assert_eq!(cluster.servers[&follower].frontend.core().snapshot_meta().index, LogIndex(1_100));
+    announce(&mut cluster, 2_000);
+    is_old(&mut cluster);
 }
