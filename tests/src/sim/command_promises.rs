@@ -4,9 +4,8 @@
 //!   supervisor has run for [`LATENESS`], every process of the command was sent SIGKILL.
 //! - **I11.** A hold whose command has ended is released: the release is requested within
 //!   [`RELEASE_LIMIT`] while the supervisor runs, and takes effect within that time when agent and
-//!   quorum have had no fault for long; later if the network loses or delays messages. It is not
-//!   requested while a process of the command is alive, unless the deadline has passed or another
-//!   client took the lock away.
+//!   quorum have had no fault for long. It is not requested while a process of the command is
+//!   alive, unless the deadline has passed or another client took the lock away.
 //! - No command is killed before its newest deadline without a reason: a loss, a request, the death
 //!   of its guard or supervisor.
 //! - No process that was not sent SIGKILL is alive while another session holds the lock. The
@@ -172,8 +171,7 @@ impl World {
         let since = job.record.gone_since?.max(job.supervisor.runs_since).max(recovered);
         let runs = job.supervisor.has_run(now).is_some();
         let is_kept = is_held && job.record.revoked_at.is_none();
-        let storm = if self.stage.calm { Duration::ZERO } else { self.stage.plan.network.longest_detour() };
-        let is_late = is_kept && runs && now > since + RELEASE_LIMIT + storm;
+        let is_late = is_kept && runs && now > since + RELEASE_LIMIT;
         is_late.then(|| format!("{} is still held {:?} after its command", job.key, now.since(since)))
     }
 }

@@ -504,16 +504,6 @@ impl NetworkPlan {
     }
 }
 
-impl NetworkPlan {
-    /// Returns the time that losses and lags may add to a request, its replication and its answer
-    /// while the storm lasts.
-    pub fn longest_detour(&self) -> Duration {
-        let lags = if self.lags_one_in > 0 { self.lag * 4 } else { Duration::ZERO };
-        let losses = if self.loses_one_in > 0 { SECOND } else { Duration::ZERO };
-        lags + losses
-    }
-}
-
 impl DiskPlan {
     fn draw(draw: &mut Draw) -> Self {
         let least = draw.duration(MS / 10, 2 * MS);
