@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Returns `true` if anything was lost between an agent and a server that it reaches.
-    fn was_disturbed(&self, agent: usize, since: Time) -> bool {
+    pub(super) fn was_disturbed(&self, agent: usize, since: Time) -> bool {
         let network = &self.stage.network;
         let is_disturbed = |process: &Process| {
             let lost = self.agents[agent].disturbed.get(&process.id).is_some_and(|at| *at >= since);

@@ -4,8 +4,9 @@
 //!   supervisor has run for [`LATENESS`], every process of the command was sent SIGKILL.
 //! - **I11.** A hold whose command has ended is released: the release is requested within
 //!   [`RELEASE_LIMIT`] while the supervisor runs, and takes effect within that time when agent and
-//!   quorum have had no fault for long. It is not requested while a process of the command is
-//!   alive, unless the deadline has passed or another client took the lock away.
+//!   quorum have had no fault for long, and nothing was lost between them for that time and
+//!   [`NOTICE_TIMEOUT`]. It is not requested while a process of the command is alive, unless the
+//!   deadline has passed or another client took the lock away.
 //! - No command is killed before its newest deadline without a reason: a loss, a request, the death
 //!   of its guard or supervisor.
 //! - No process that was not sent SIGKILL is alive while another session holds the lock. The
@@ -14,6 +15,7 @@
 //!
 //! A hold that does not cover its command's descendants ends with the command's own process.
 
+use super::connections::NOTICE_TIMEOUT;
 use super::guard::holder_of;
 use super::held::place_of;
 use super::marks::Mark;
@@ -171,7 +173,9 @@ impl World {
         let since = job.record.gone_since?.max(job.supervisor.runs_since).max(recovered);
         let runs = job.supervisor.has_run(now).is_some();
         let is_kept = is_held && job.record.revoked_at.is_none();
-        let is_late = is_kept && runs && now > since + RELEASE_LIMIT;
+        // A lost handshake keeps an agent from the leader until it is noticed.
+        let recently = Time(0) + now.since(Time(0) + RELEASE_LIMIT + NOTICE_TIMEOUT);
+        let is_late = is_kept && runs && now > since + RELEASE_LIMIT && !self.was_disturbed(agent, recently);
         is_late.then(|| format!("{} is still held {:?} after its command", job.key, now.since(since)))
     }
 }

@@ -30,7 +30,7 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(6);
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum time until a broken connection is noticed.
-const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const NOTICE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Delay of a retransmission, minimum and maximum.
 const RETRANSMIT_INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
