@@ -2,6 +2,7 @@
 //! the process that started them.
 
 use lockmesh_tests::dev::{Dev, Shared};
+use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::process::{Process, run};
 use std::path::Path;
 use std::process::Command;
@@ -106,19 +107,25 @@ fn a_leader_without_a_reader_ends_its_program_before_it_resigns() {
 }
 
 #[test]
-fn a_candidate_that_led_before_does_not_claim_that_its_program_never_ran() {
+fn a_candidate_that_lost_its_lock_is_interrupted_while_its_program_ends_and_after_that() {
     let server = shared();
-    let (client, address, key) = (server.client(), at(&server), "children/again");
-    let elect = ["elect", &address, key, "--", "sh", "-c", "echo runs; while :; do sleep 0.05; done"];
-    let leader = Process::lockmesh(&elect);
-    leader.says("runs");
-    let session = client.holder(key).expect("it leads");
-    client.destroy(&session);
-    leader.says("ending the command");
-    // The lock-delay keeps it from leading again.
-    leader.signal("INT");
-    leader.says("interrupted while running for children/again again; the command ran before and has ended");
-    assert_eq!(leader.ends(), 122);
+    let (client, address) = (server.client(), at(&server));
+    for (key, trap) in [("children/ended", ""), ("children/ends", "trap 'echo asked; sleep 100' TERM; ")] {
+        let program = format!("{trap}echo runs $$; while :; do sleep 0.05; done");
+        let leader = Process::lockmesh(&["elect", &address, key, "--", "sh", "-c", &program]);
+        let pid = leader.says("runs ");
+        client.destroy(&client.holder(key).expect("it leads"));
+        // The lock-delay keeps it from leading again.
+        match trap {
+            "" => wait_until(|| who_runs(&pid["runs ".len()..]).is_empty()),
+            _ => drop(leader.says("asked")),
+        }
+        leader.signal("INT");
+        leader.says(&format!(
+            "interrupted while running for {key} again; the command ran before and has ended"
+        ));
+        assert_eq!(leader.ends(), 122);
+    }
 }
 
 #[test]

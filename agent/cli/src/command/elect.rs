@@ -247,10 +247,11 @@ impl Args {
             lock_delay: self.lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
             end,
         };
-        Ok(match held.run(command, signals, failure).await? {
-            Ended::Itself(end) => Some(ExitCode::from(end.shell_code())),
-            Ended::Lost(_) => None,
-        })
+        match held.run(command, signals, failure).await? {
+            Ended::Itself(end) => Ok(Some(ExitCode::from(end.shell_code()))),
+            Ended::Lost { is_interrupted: true } => Err(interrupted(&self.name, true)),
+            Ended::Lost { is_interrupted: false } => Ok(None),
+        }
     }
 
     async fn timed_out(&self, election: &Election, client: &Client, signals: &mut Signals) -> CliError {

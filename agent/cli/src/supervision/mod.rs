@@ -99,6 +99,8 @@ const TERM: SignalNumber = 15;
 const CONT: SignalNumber = 18;
 /// SIGSTOP.
 const STOP: SignalNumber = 19;
+/// SIGHUP, SIGINT, SIGQUIT and SIGTERM.
+pub const END_SIGNALS: [SignalNumber; 4] = [1, 2, 3, TERM];
 
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +194,9 @@ pub struct Outcome {
     pub end: Result<End, i32>,
     /// The loss of the lock that ended the command.
     pub loss: Option<Loss>,
+    /// Guard: set if a signal that was passed on asked the command to end after the loss, or killed
+    /// it.
+    pub is_interrupted: bool,
 }
 
 /// The state of the command.
@@ -240,6 +245,8 @@ pub struct Supervision {
     farewell_at: Option<Moment>,
     gives_back: bool,
     start_error: Option<i32>,
+    /// Guard: the last signal that asked the command to end; `true` if the hold was lost by then.
+    end_signal: Option<(SignalNumber, bool)>,
     is_finished: bool,
     outputs: Vec<Output>,
 }
@@ -276,6 +283,7 @@ impl Supervision {
             farewell_at: None,
             gives_back: false,
             start_error: None,
+            end_signal: None,
             is_finished: false,
             outputs: Vec::new(),
         }
@@ -326,7 +334,12 @@ impl Supervision {
             }
             Input::Exited(end) => self.exited(now, end),
             Input::TreeGone { guard_runs } => self.tree_gone(now, guard_runs),
-            Input::Forward(signal) => self.forward(signal),
+            Input::Forward(signal) => {
+                if END_SIGNALS.contains(&signal) {
+                    self.end_signal = Some((signal, self.loss.is_some() || self.is_overdue));
+                }
+                self.forward(signal);
+            }
             Input::Suspend => {
                 self.forward(STOP);
                 self.outputs.push(Output::SuspendSelf);
@@ -607,6 +620,9 @@ impl Supervision {
         self.outputs.push(Output::Finished(Outcome {
             end: self.start_error.map_or(Ok(end), Err),
             loss: self.loss.clone(),
+            is_interrupted: self
+                .end_signal
+                .is_some_and(|(signal, was_lost)| was_lost || end == End::Killed(signal)),
         }));
     }
 

@@ -29,7 +29,7 @@ fn lost(loss: Loss) -> Input {
 }
 
 fn finished(end: End, loss: Option<Loss>) -> Output {
-    Output::Finished(Outcome { end: Ok(end), loss })
+    Output::Finished(Outcome { end: Ok(end), loss, is_interrupted: false })
 }
 
 #[test]
@@ -310,6 +310,27 @@ fn signals_go_through_supervisor() {
 }
 
 #[test]
+fn signal_that_ends_lost_command_is_reported() {
+    let gone = |end| [Message::Exited(end), Message::TreeGone].map(Input::Message);
+    // (signal, before the loss, end of the command, reported)
+    for (signal, comes_before, end, is_interrupted) in [
+        (2, false, End::Killed(15), true),
+        (2, true, End::Killed(2), true),
+        (1, true, End::Killed(15), false),
+        (10, false, End::Killed(10), false),
+    ] {
+        let mut guard = guard();
+        let mut inputs = [lost(Loss::SessionGone), Input::Forward(signal)];
+        if comes_before {
+            inputs.reverse();
+        }
+        let last = inputs.into_iter().chain(gone(end)).flat_map(|input| guard.handle(at(1), input)).last();
+        let outcome = Outcome { end: Ok(end), loss: Some(Loss::SessionGone), is_interrupted };
+        assert_eq!(last, Some(Output::Finished(outcome)), "signal {signal}");
+    }
+}
+
+#[test]
 fn lost_command_does_not_continue_after_suspension() {
     let mut guard = guard();
     guard.handle(at(1), Input::Suspend);
@@ -341,6 +362,6 @@ fn command_is_not_started_after_deadline() {
     let mut guard = Supervision::new(Role::Guard(OnJeopardy::Ignore), terms(Some(10_000)));
     assert_eq!(
         guard.handle(at(5), Input::Message(Message::NotStarted(2))),
-        [Output::Finished(Outcome { end: Err(2), loss: None })]
+        [Output::Finished(Outcome { end: Err(2), loss: None, is_interrupted: false })]
     );
 }

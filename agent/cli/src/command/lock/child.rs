@@ -12,7 +12,9 @@ use super::held::report;
 use crate::command::supervise::channel::{self, Channel, HoldToEnd, Start};
 use crate::command::supervise::{self, ARGV0, COMMAND, tree};
 use crate::supervision::message::Message;
-use crate::supervision::{Input, OnJeopardy, Outcome, Output, Report, Role, SignalNumber, Supervision};
+use crate::supervision::{
+    END_SIGNALS, Input, OnJeopardy, Outcome, Output, Report, Role, SignalNumber, Supervision,
+};
 use lockmesh_client::{Clock, Timer, holder::Moment};
 use rustix::process::{
     Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
@@ -373,7 +375,7 @@ impl Signals {
     pub async fn end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
-            if matches!(signal, Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM) {
+            if END_SIGNALS.contains(&signal.as_raw()) {
                 return signal;
             }
         }

@@ -91,7 +91,10 @@ pub enum Ended {
     /// It exited, or a forwarded signal killed it.
     Itself(End),
     /// The lock was lost, and the command was ended.
-    Lost(Loss),
+    Lost {
+        /// Set if a signal asked the command to end as well.
+        is_interrupted: bool,
+    },
 }
 
 /// The outcome of an acquire.
@@ -240,8 +243,7 @@ impl Held {
         let mut state = self.guard.state();
         let deadline = match state.clone() {
             GuardState::Safe { deadline } | GuardState::Jeopardy { deadline } => deadline,
-            GuardState::Suspended => return Ok(Ended::Lost(Loss::NodeDeadline)),
-            GuardState::Lost(loss) => return Ok(Ended::Lost(loss)),
+            GuardState::Suspended | GuardState::Lost(_) => return Ok(Ended::Lost { is_interrupted: false }),
         };
         let cannot = cannot_start(&command.standby.words);
         let environment = self.environment();
@@ -276,7 +278,7 @@ impl Held {
         };
         match (failed, outcome) {
             (Some(failed), _) => Err(failed),
-            (None, Outcome { loss: Some(loss), .. }) => Ok(Ended::Lost(loss)),
+            (None, Outcome { loss: Some(_), is_interrupted, .. }) => Ok(Ended::Lost { is_interrupted }),
             (None, Outcome { end: Ok(end), .. }) => Ok(Ended::Itself(end)),
             (None, Outcome { end: Err(error), .. }) => Err(cannot(io::Error::from_raw_os_error(error))),
         }

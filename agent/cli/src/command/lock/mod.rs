@@ -234,7 +234,7 @@ async fn give_back(
     ended: &Result<Ended, CliError>,
     options: &Options,
 ) -> Result<(), CliError> {
-    if matches!(ended, Ok(Ended::Lost(_))) {
+    if matches!(ended, Ok(Ended::Lost { .. })) {
         // There is nothing to release, and the agent may be unreachable.
         held.settle(wanted.client()).await;
         return Ok(());
@@ -314,7 +314,7 @@ impl Options {
 
     fn exit_code(&self, ended: &Ended) -> ExitCode {
         ExitCode::from(match ended {
-            Ended::Lost(_) => self.exit_codes().lost(),
+            Ended::Lost { .. } => self.exit_codes().lost(),
             Ended::Itself(End::Code(0)) => 0,
             Ended::Itself(_) if self.ignore_exit_code => 0,
             Ended::Itself(_) if self.child_exit_code => 2,
@@ -427,7 +427,6 @@ pub(super) fn ttl(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_client::Loss;
 
     fn parse(line: &str) -> Result<Args, clap::Error> {
         use clap::FromArgMatches;
@@ -574,13 +573,14 @@ mod tests {
         let (failed, killed) = (Ended::Itself(End::Code(7)), Ended::Itself(End::Killed(15)));
         assert_eq!(code("", &Ended::Itself(End::Code(0))), is(0));
         assert_eq!([code("", &failed), code("", &killed)], [is(7), is(143)]);
-        assert_eq!(code("", &Ended::Lost(Loss::Deleted)), is(121));
+        let lost = Ended::Lost { is_interrupted: false };
+        assert_eq!(code("", &lost), is(121));
         assert_eq!(code("--pass-exit-code ", &failed), is(7));
         assert_eq!(code("--ignore-exit-code ", &failed), is(0));
-        assert_eq!(code("--ignore-exit-code ", &Ended::Lost(Loss::Deleted)), is(121));
+        assert_eq!(code("--ignore-exit-code ", &lost), is(121));
         assert_eq!(code("-child-exit-code ", &failed), is(2));
         assert_eq!(code("-child-exit-code ", &Ended::Itself(End::Code(0))), is(0));
-        assert_eq!(code("-child-exit-code ", &Ended::Lost(Loss::Deleted)), is(1));
+        assert_eq!(code("-child-exit-code ", &lost), is(1));
     }
 
     #[test]
