@@ -3,8 +3,8 @@
 //!
 //! Usage: `readme [PAGE…]`; the default is all pages of [`readme::PAGES`]. Needs root: it runs in a
 //! sandbox with its own network and an empty `/tmp`, so that the ports and folders of the documents
-//! are free. `cargo build --release` runs first, outside, because the sandbox has no network.
-//! `cargo run --release` of README.md then uses that build.
+//! are free. `cargo build --profile quick` runs first, outside, because the sandbox has no network.
+//! `cargo run --profile quick` of README.md then uses that build.
 
 use lockmesh_tests::hosts::sandbox;
 use lockmesh_tests::readme::{self, Place};
@@ -27,10 +27,10 @@ fn main() -> ExitCode {
 fn build_and_enter(pages: &[String]) -> Result<ExitCode, String> {
     let pages: Vec<OsString> = pages.iter().map(OsString::from).collect();
     let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--quiet", "--release", "--locked"]).current_dir(tree());
+    cargo.args(["build", "--quiet", "--profile", "quick", "--locked"]).current_dir(tree());
     match cargo.status() {
         Ok(status) if status.success() => sandbox::enter(&pages, &[]),
-        Ok(status) => Err(format!("`cargo build --release` failed ({status})")),
+        Ok(status) => Err(format!("`cargo build --profile quick` failed ({status})")),
         Err(error) => Err(format!("cannot start cargo: {error}")),
     }
 }
@@ -63,7 +63,7 @@ fn type_page(page: &str, tree: &Path) -> Result<usize, String> {
         return readme::type_all(&text, &Place { folder: tree, program: None });
     }
     let folder = tempfile::tempdir().map_err(|error| format!(" cannot make a folder: {error}"))?;
-    let program = tree.join("target/release");
+    let program = tree.join("target/quick");
     readme::type_all(&text, &Place { folder: folder.path(), program: Some(&program) })
 }
 

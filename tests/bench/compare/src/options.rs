@@ -11,7 +11,7 @@ use std::time::Duration;
 ///
 /// Without a command: closed loops in interleaved rounds, then the leaders are killed. Progress
 /// goes to stderr, figures to stdout. `tests/bench/compare/setup` fetches etcd and ZooKeeper;
-/// `cargo build --profile dist` builds Lockmesh.
+/// `cargo build --release` builds Lockmesh.
 #[derive(clap::Parser, Clone, Debug)]
 #[command(name = "lockmesh-compare", version)]
 pub(crate) struct Options {
