@@ -12,7 +12,8 @@
 //! | `driver/` | destinations of its replies |
 //! | `event_queue.rs` | the bounded queue into the driver, and the way of replies back |
 //! | `challenger.rs` | challenges to agents, direct and through other agents |
-//! | `store/` | `log.redb` and `state.redb`: group commit, checkpoint, recovery |
+//! | `store/` | `log/` and `state.redb`: group commit, checkpoint, recovery |
+//! | `store/log/` | the log's segments: records, recovery, conversion of former logs |
 //! | `store/testing/` | for tests and the simulator: a disk with faults, the store without threads |
 //! | `store/tests/` | the store under power cuts, full disks and foreign files |
 //! | `peers/` | the other servers: authentication, and a bounded queue to each |

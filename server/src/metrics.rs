@@ -102,6 +102,8 @@ lockmesh_net::metrics! {
         "1 while this server has the lowest election priority after disk stalls";
     pub(crate) FSYNCS: Histogram = "lockmesh_server_fsync_seconds",
         "Duration of one commit of the log to disk", in SHORT_BUCKETS;
+    pub(crate) UNFILLED_SEGMENTS: IntCounter = "lockmesh_server_unfilled_log_segments_total",
+        "Segments of the log that were begun before they were filled with zeros: their commits take longer";
     pub(crate) COMMITS: Histogram = "lockmesh_server_commit_seconds",
         "Time from proposing a batch of commands to its commit, on the leader", in SHORT_BUCKETS;
     pub(crate) APPLIES: Histogram = "lockmesh_server_apply_seconds",

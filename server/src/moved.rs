@@ -33,9 +33,9 @@ pub fn moved(folder: &Path) -> Result<Moved, FolderError> {
     let BootstrapState::Member(Membership { server, cluster_id, .. }) = record.state.clone() else {
         return Err(FolderError::never_a_member(folder));
     };
-    let found = held.origins()?.ok_or_else(|| FolderError::no_store(folder))?;
-    let was_moved = record.copied(Some(found)).is_some();
-    record.files = Some(found);
+    let found = held.origins()?;
+    let was_moved = record.copied(&found).is_some();
+    record.files = Some(found.first().copied().ok_or_else(|| FolderError::no_store(folder))?);
     record.write(folder)?;
     Ok(Moved { server: server.0, cluster_id, was_moved })
 }

@@ -7,7 +7,9 @@
 
 use crate::bootstrap::{self, BootstrapState};
 use crate::stopped::{self, FolderError};
-use crate::store::{DirtyRows, HeldFolder, Store, StoreEvent, StoreHandle, StoreHealth, StoreOptions};
+use crate::store::{
+    DirtyRows, HeldFolder, SEGMENT_BYTES, Store, StoreEvent, StoreHandle, StoreHealth, StoreOptions,
+};
 use lockmesh_core::raft::log::{
     EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta,
 };
@@ -68,11 +70,12 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     tracing::warn!("{recovery}");
     membership.servers = vec![recovery.server.clone()];
     // A copy becomes an original when it restarts the cluster.
-    record.files = held.origins()?;
+    record.files = held.origins()?.first().copied();
     if std::mem::take(&mut record.corrupt) {
         tracing::warn!("this server's state was found corrupt; it counts as correct from now on");
     }
     record.write(folder)?;
+    held.remove_former_log()?;
     Ok(recovery)
 }
 
@@ -86,7 +89,13 @@ pub(crate) fn begin_anew(
 ) -> Result<Recovery, FolderError> {
     let id = membership.server;
     let first_snapshot = SnapshotMeta::default();
-    let options = StoreOptions { server: id, first_snapshot, cache_bytes: CACHE_BYTES, accept_loss };
+    let options = StoreOptions {
+        server: id,
+        first_snapshot,
+        cache_bytes: CACHE_BYTES,
+        accept_loss,
+        segment_bytes: SEGMENT_BYTES,
+    };
     let (store, recovered) = held.open(&options)?;
     let survivor = Survivor::of_log(recovered)?;
     let known = survivor.state.server(id).map(|row| (**row).clone());

@@ -8,7 +8,7 @@ use crate::health::Health;
 use crate::peers::{Me, Peers};
 use crate::recover::begin_anew;
 use crate::stopped::FolderError;
-use crate::store::{HeldFolder, Origins, StoreError, StoreOptions};
+use crate::store::{HeldFolder, Origins, SEGMENT_BYTES, StoreError, StoreOptions};
 use lockmesh_core::raft::log::{self, SnapshotMeta};
 use lockmesh_core::raft::{ElectionTimeout, membership_after};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
@@ -144,9 +144,14 @@ impl ServerStart {
         let path = self.config.data_dir.clone();
         let first_snapshot = self.first_snapshot(&record, &membership)?;
         let cache_bytes = usize::try_from(self.config.storage.cache_bytes).unwrap_or(usize::MAX);
-        let options =
-            StoreOptions { server: membership.server, first_snapshot, cache_bytes, accept_loss: false };
-        if let Some(files) = record.copied(self.folder.origins()?) {
+        let options = StoreOptions {
+            server: membership.server,
+            first_snapshot,
+            cache_bytes,
+            accept_loss: false,
+            segment_bytes: SEGMENT_BYTES,
+        };
+        if let Some(files) = record.copied(&self.folder.origins()?) {
             self.take_copy(&membership, &options, files)?;
         }
         let (store, recovered) = self.folder.open(&options)?;
@@ -154,8 +159,10 @@ impl ServerStart {
         self.check_cluster(recovered.state.cluster_id(), &cluster_id)?;
         // A crash before this line finds a store in which nothing has happened yet.
         record.state = BootstrapState::Member(membership);
-        record.files = self.folder.origins()?;
+        record.files = self.folder.origins()?.first().copied();
         record.write(&path)?;
+        // Both are valid until here.
+        self.folder.remove_former_log()?;
         let post = self.sender.clone();
         let store = store.start(move |event| {
             // Never rejected for lack of room; a driver that has stopped needs no events.

@@ -161,12 +161,13 @@ impl Record {
         })
     }
 
-    /// Returns the expected and the actual files of the store if they differ: they are copies.
-    pub(crate) fn copied(&self, found: Option<Origins>) -> Option<(Origins, Origins)> {
+    /// Returns the expected and the actual files of the store if they differ: they are copies. Any
+    /// of those found counts, see [`crate::store::HeldFolder::origins`].
+    pub(crate) fn copied(&self, found: &[Origins]) -> Option<(Origins, Origins)> {
         // Nothing is recorded before the membership, and a crash during the store's creation is no
         // copy.
-        let pair = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?).zip(found)?;
-        (pair.0 != pair.1).then_some(pair)
+        let recorded = matches!(self.state, BootstrapState::Member(_)).then_some(self.files?)?;
+        (!found.contains(&recorded)).then_some((recorded, *found.first()?))
     }
 
     /// Returns this server's identity in its cluster, once it has promised to found it or was
@@ -252,15 +253,16 @@ mod tests {
         // The files are made before the record says that their server is a member: a crash in
         // between makes no copy.
         record.state = BootstrapState::Admitted(membership.clone());
-        assert_eq!(record.copied(Some(files(2))), None);
+        assert_eq!(record.copied(&[files(2)]), None);
         record.state = BootstrapState::Member(membership);
-        assert_eq!(record.copied(Some(files(2))), None, "an older version noted nothing");
+        assert_eq!(record.copied(&[files(2)]), None, "an older version noted nothing");
         record.files = Some(files(1));
-        assert_eq!(record.copied(Some(files(1))), None);
-        assert_eq!(record.copied(None), None, "that they are gone is another error");
-        assert_eq!(record.copied(Some(files(2))), Some((files(1), files(2))));
+        assert_eq!(record.copied(&[files(1)]), None);
+        assert_eq!(record.copied(&[]), None, "that they are gone is another error");
+        assert_eq!(record.copied(&[files(2)]), Some((files(1), files(2))));
         let log_alone = Origins { log: Origin::Inode(5), ..files(1) };
-        assert_eq!(record.copied(Some(log_alone)), Some((files(1), log_alone)));
+        assert_eq!(record.copied(&[log_alone]), Some((files(1), log_alone)));
+        assert_eq!(record.copied(&[log_alone, files(1)]), None, "a converted log, and the former one");
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The location of the files: a folder on a disk, held by one process at a time.
 
 use super::error::StoreError;
-use super::names::{LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
+use super::log::is_of_log;
+use super::names::{FORMER_LOG, LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
 use super::origin::Origin;
 use crate::bootstrap::Record;
+use lockmesh_net::files::FileError;
 use lockmesh_net::private::{self, FolderEntry};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
+use rustix::fs::{Advice, fadvise};
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -20,20 +23,29 @@ const NODE_FILE: &str = "node-id";
 /// The prefix of the names of unfinished files.
 const DRAFT_PREFIX: &str = ".tmp";
 
-/// A place for files. Its changes are durable only after [`Disk::sync`].
+/// A place for files and for folders of files: `file` or `folder/file`. Changes of names are
+/// durable only after [`Disk::sync`].
 pub(super) trait Disk: Debug + Send + Sync {
     /// Returns the file's path, for messages.
     fn path(&self, name: &str) -> PathBuf;
     /// Opens a file; `None` if it is missing.
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>>;
+    /// Opens a file with the content that is durable: a failed sync leaves another one in memory.
+    fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>>;
     /// Creates an empty file, replacing any existing one.
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>>;
+    /// Creates a folder.
+    fn make_folder(&self, name: &str) -> io::Result<()>;
     /// Returns `true` if the file exists.
     fn exists(&self, name: &str) -> io::Result<bool>;
-    /// Renames a file atomically.
+    /// Returns the names in a folder.
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// Renames a file or a folder atomically.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Makes all changes of names durable.
-    fn sync(&self) -> io::Result<()>;
+    /// Removes a file, or a folder with the files of a log, if it exists.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes all changes of the names in a folder durable; the empty name is the place itself.
+    fn sync(&self, folder: &str) -> io::Result<()>;
 }
 
 /// A folder that this process holds until it is dropped.
@@ -86,8 +98,18 @@ impl Folder {
 /// Classifies the files of a server's folder: they hold all values, and the ids of sessions, which
 /// suffice to release a lock.
 fn kind(name: &str) -> FolderEntry {
-    let ours =
-        [LOCK_FILE, LOG, STATE, NEW_LOG, NEW_STATE, REPORTED, Record::FILE, Record::NEW_FILE, NODE_FILE];
+    let ours = [
+        LOCK_FILE,
+        LOG,
+        NEW_LOG,
+        FORMER_LOG,
+        STATE,
+        NEW_STATE,
+        REPORTED,
+        Record::FILE,
+        Record::NEW_FILE,
+        NODE_FILE,
+    ];
     match name {
         _ if ours.contains(&name) || name.starts_with(DRAFT_PREFIX) => FolderEntry::Secret,
         // The pid file may be here too, and the root of a separate file system has a folder for
@@ -147,7 +169,22 @@ impl Disk for ReadOnlyFolder {
         }
     }
 
+    fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        match File::open(self.path(name)) {
+            Ok(file) => {
+                let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                Ok(Some(Box::new(ReadOnlyFile(file))))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn create(&self, _: &str) -> io::Result<Box<dyn StorageBackend>> {
+        Err(read_only())
+    }
+
+    fn make_folder(&self, _: &str) -> io::Result<()> {
         Err(read_only())
     }
 
@@ -155,13 +192,25 @@ impl Disk for ReadOnlyFolder {
         self.path(name).try_exists()
     }
 
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        list(&self.path(folder))
+    }
+
     fn rename(&self, _: &str, _: &str) -> io::Result<()> {
         Err(read_only())
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn remove(&self, _: &str) -> io::Result<()> {
         Err(read_only())
     }
+
+    fn sync(&self, _: &str) -> io::Result<()> {
+        Err(read_only())
+    }
+}
+
+fn list(folder: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 /// A file that is only read. The folder's lock keeps servers from it.
@@ -207,21 +256,62 @@ impl Disk for Folder {
         }
     }
 
+    fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        match OpenOptions::new().read(true).write(true).open(self.path(name)) {
+            Ok(file) => {
+                // What a killed process wrote is durable from here on; what the disk refused is
+                // read from the disk.
+                file.sync_data()?;
+                // Not every kernel has it.
+                let _ = fadvise(&file, 0, None, Advice::DontNeed);
+                Self::backend(file).map(Some)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
         let path = self.path(name);
         Self::backend(private::file_options().read(true).write(true).create(true).truncate(true).open(path)?)
+    }
+
+    fn make_folder(&self, name: &str) -> io::Result<()> {
+        private::make_folder(&self.path(name)).map_err(FileError::into_source)
     }
 
     fn exists(&self, name: &str) -> io::Result<bool> {
         self.path(name).try_exists()
     }
 
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        list(&self.path(folder))
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         fs::rename(self.path(from), self.path(to))
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path(name);
+        let removed = match path.is_dir() {
+            true => {
+                for file in self.list(name)?.into_iter().filter(|file| is_of_log(file)) {
+                    fs::remove_file(path.join(file))?;
+                }
+                // Fails if a file of another program is left.
+                fs::remove_dir(path)
+            }
+            false => fs::remove_file(path),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    fn sync(&self, folder: &str) -> io::Result<()> {
         // Renames are durable only after the folder itself is synced.
-        File::open(&self.path)?.sync_all()
+        File::open(self.path.join(folder))?.sync_all()
     }
 }

@@ -42,7 +42,7 @@ const IDENTITY_KEY: &[u8] = b"identity";
 /// The kind of a store file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// `log.redb`.
+    /// The log.
     Log,
     /// `state.redb`.
     State,
@@ -86,6 +86,17 @@ pub(super) enum StoreFault {
         /// The newest version that this build reads.
         known: u32,
     },
+}
+
+impl StoreFault {
+    /// Returns the error of a file.
+    pub(super) fn of_file(self, path: PathBuf, doing: &'static str) -> StoreError {
+        match self {
+            Self::Io(source) => StoreError::Io { path, doing, source },
+            Self::Damaged(reason) => StoreError::Damaged { path, reason },
+            Self::NewerFormat { found, known } => StoreError::NewerFormat { path, found, known },
+        }
+    }
 }
 
 impl From<FormatError> for StoreFault {
@@ -154,7 +165,7 @@ impl RedbFile {
     ) -> Result<(), StoreError> {
         let path = disk.path(name);
         let backend = disk.create(name).map_err(io_error(&path, "cannot create the file"))?;
-        let failed = |fault| Self::failed(path.clone(), "cannot write the new file", fault);
+        let failed = |fault: StoreFault| fault.of_file(path.clone(), "cannot write the new file");
         let guard = Guard::open(backend);
         let made = Opened::new(&Builder::new(), guard).map_err(|error| failed(error.into()))?;
         commit(&made.database, |writing| {
@@ -290,20 +301,12 @@ impl RedbFile {
 
     /// Returns an error of this file, with its name.
     pub(super) fn fault(&self, fault: StoreFault) -> StoreError {
-        Self::failed(self.path(), "cannot read or write the file", fault)
+        fault.of_file(self.path(), "cannot read or write the file")
     }
 
     /// Returns the error of an invalid content: the file is damaged.
     pub(super) fn damaged(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Damaged { path: self.path(), reason: reason.into() }
-    }
-
-    fn failed(path: PathBuf, doing: &'static str, fault: StoreFault) -> StoreError {
-        match fault {
-            StoreFault::Io(source) => StoreError::Io { path, doing, source },
-            StoreFault::Damaged(reason) => StoreError::Damaged { path, reason },
-            StoreFault::NewerFormat { found, known } => StoreError::NewerFormat { path, found, known },
-        }
     }
 
     fn opened(&self) -> Result<RwLockReadGuard<'_, Option<Opened>>, StoreError> {
@@ -366,7 +369,10 @@ fn is_roll_back(progress: f64) -> bool {
 }
 
 /// Adds the file's name to an error of the system.
-pub(super) fn io_error(path: &std::path::Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+pub(super) fn io_error(
+    path: &std::path::Path,
+    doing: &'static str,
+) -> impl FnOnce(io::Error) -> StoreError + use<> {
     let path = path.to_path_buf();
     move |source| StoreError::Io { path, doing, source }
 }
@@ -442,6 +448,7 @@ impl WritingTable<'_> {
     }
 
     /// Removes a row, if it exists.
+    #[cfg(test)]
     pub(super) fn remove(&mut self, key: &[u8]) -> Result<(), StoreFault> {
         self.take_out(key, |_| ())
     }

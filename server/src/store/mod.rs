@@ -1,10 +1,10 @@
-//! The server's storage: `log.redb`, the replicated log, and `state.redb`, a checkpoint of the
-//! state.
+//! The server's storage: `log/`, the replicated log in segments, and `state.redb`, a checkpoint of
+//! the state.
 //!
 //! State = checkpoint + the log's suffix behind it. Its use by a driver:
 //!
 //! ```text
-//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_snapshot, cache_bytes })?;
+//! let (store, recovered) = Store::open(folder, &StoreOptions { server, first_snapshot, cache_bytes, .. })?;
 //! let store = store.start(move |event: StoreEvent| ...)?;    // two threads; events come from them
 //!
 //! store.write(outbox.writes)?;            // first in, first out; waits only while the queue is full
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! Reading order: this file, `open.rs` (the pair and its recovery), `threads.rs` (the writer
-//! threads), `log.rs`, `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`,
+//! threads), `log/`, `checkpoint.rs` with `rows.rs` and `pieces.rs`, and below them `file.rs`,
 //! `guard.rs`, `disk.rs`, the only users of redb. `testing/` is for tests and the simulator: a disk
 //! with faults, and the store without its threads.
 
@@ -52,10 +52,13 @@ pub use pieces::RowReader;
 pub use rows::DirtyRows;
 pub use threads::{MAX_QUEUED_WRITES, StoreHandle};
 
-use lockmesh_core::raft::log::Recovered;
+use lockmesh_core::raft::log::{Recovered, SnapshotMeta};
 use lockmesh_protocol::id::ServerId;
 use std::path::Path;
 use std::sync::Arc;
+
+/// The smallest size of a log's segments.
+pub const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// A folder that this process holds; the clones share one lock.
 #[derive(Clone, Debug)]
@@ -70,13 +73,23 @@ impl HeldFolder {
         open::has_store(&*self.0)
     }
 
-    /// Returns the origins of the two files; `None` if one of them is missing.
+    /// Returns the origins of log and checkpoint; empty if one of them is missing. There are two
+    /// while the conversion of a former log is unfinished: the new one comes first.
     ///
     /// # Errors
     /// The disk cannot be read. Nothing was changed.
-    pub fn origins(&self) -> Result<Option<Origins>, StoreError> {
-        let [log, state] = [names::LOG, names::STATE].map(|name| self.0.origin(name));
-        Ok(log?.zip(state?).map(|(log, state)| Origins { log, state }))
+    pub fn origins(&self) -> Result<Vec<Origins>, StoreError> {
+        let Some(state) = self.0.origin(names::STATE)? else { return Ok(Vec::new()) };
+        let logs = [self.0.origin(&log::LogIdentity::name(names::LOG))?, self.0.origin(names::FORMER_LOG)?];
+        Ok(logs.into_iter().flatten().map(|log| Origins { log, state }).collect())
+    }
+
+    /// Removes the former log after its conversion: the server's record must name the new one.
+    ///
+    /// # Errors
+    /// The disk refuses it. Call it again after the next start.
+    pub fn remove_former_log(&self) -> Result<(), StoreError> {
+        open::remove_former_log(&*self.0)
     }
 
     /// See [`Store::inspect`].
@@ -86,7 +99,7 @@ impl HeldFolder {
     /// unchanged.
     pub fn inspect(&self, options: &StoreOptions) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::clone(&self.0) as _;
-        open::inspect(&disk, options.server, options.cache_bytes)
+        open::inspect(&disk, options)
     }
 
     /// See [`Store::open`].
@@ -120,7 +133,14 @@ impl Store {
         cache_bytes: usize,
     ) -> Result<Option<Inspected>, StoreError> {
         let disk: Arc<dyn disk::Disk> = Arc::new(disk::ReadOnlyFolder::hold(folder)?);
-        open::inspect(&disk, server, cache_bytes)
+        let options = StoreOptions {
+            server,
+            first_snapshot: SnapshotMeta::default(),
+            cache_bytes,
+            accept_loss: false,
+            segment_bytes: SEGMENT_BYTES,
+        };
+        open::inspect(&disk, &options)
     }
 
     /// Opens the store in a folder, or creates it if it is missing, and reads its whole content.

@@ -1,13 +1,13 @@
 //! `log.told`: the number of the log's newest commit that was reported as durable.
 //!
-//! After a power cut redb finds its newest commit torn and goes back to the one before. That is
-//! right: the torn commit was never reported. But a newest page that was damaged later looks the
-//! same to redb, and an acknowledged write, or a vote, would be lost silently. This file detects
-//! it: a log that ends before the recorded number has lost reported commits.
+//! After a power cut the log ends before its torn record. That is right: the torn record was never
+//! reported. But a newest record that was damaged later looks the same, and an acknowledged write,
+//! or a vote, would be lost silently. This file detects it: a log that ends before the recorded
+//! number has lost reported commits.
 //!
-//! The file is never synced. A killed process leaves it intact; after a power cut it may be older,
-//! torn or missing, and then detects less. **Invariant:** it never names a commit that is not
-//! durable.
+//! The file is synced only when the store is closed. A killed process leaves it intact; after a
+//! power cut it may be older, torn or missing, and then detects less. **Invariant:** it never names
+//! a commit that is not durable.
 
 use super::disk::Disk;
 use super::names::REPORTED;
@@ -51,6 +51,12 @@ impl ReportedFile {
                 }
             }
         }
+    }
+
+    /// Makes the file durable: nothing is written any more.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| file.sync_data())?;
+        self.disk.sync("")
     }
 
     fn write(&mut self, number: u64) -> io::Result<()> {

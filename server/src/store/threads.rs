@@ -13,7 +13,7 @@ use super::checkpoint::{Backup, CheckpointStore};
 use super::dead_space::Looks;
 use super::error::StoreError;
 use super::events::{StoreEvent, StoreHealth};
-use super::log::LogStore;
+use super::log::{LogStore, SegmentPool};
 use super::rows::DirtyRows;
 use crate::background::yield_to_others;
 use crate::metrics;
@@ -23,7 +23,7 @@ use lockmesh_core::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQu
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -81,7 +81,8 @@ impl StoreHandle {
             listener: Box::new(listener),
         });
         let checkpoints = Arc::new(checkpoints);
-        let files = [("log", log.file().path()), ("state", checkpoints.file().path())];
+        let files = [("log", log.path()), ("state", checkpoints.file().path())];
+        let pool = Arc::clone(log.pool());
         let mut handle =
             Self { shared: Arc::clone(&shared), checkpoints: Arc::clone(&checkpoints), threads: Vec::new() };
         let log_shared = Arc::clone(&shared);
@@ -90,7 +91,7 @@ impl StoreHandle {
         let checkpoint_thread = thread::Builder::new().name("checkpoint writer".to_owned());
         handle.threads.push(checkpoint_thread.spawn(move || {
             yield_to_others();
-            write_checkpoints(&checkpoints, &shared, &files);
+            write_checkpoints((&checkpoints, &pool), &shared, &files);
         })?);
         Ok(handle)
     }
@@ -275,11 +276,7 @@ impl Drop for Leaving<'_> {
 fn write_log(mut log: LogStore, shared: &StoreShared) {
     let _leaving = Leaving(shared, StoreWriter::Log);
     while let Some(LogCommit { writes, least_commit }) = next_commit(&mut log, shared) {
-        let written = shared.retry_until_written(StoreWriter::Log, |again| {
-            // After an error redb accepts no writes, and its earlier ones may be durable or not.
-            if again {
-                log.file().reopen()?;
-            }
+        let written = shared.retry_until_written(StoreWriter::Log, |_| {
             let begun = Instant::now();
             log.commit(&writes, least_commit)?;
             metrics::FSYNCS.observe(begun.elapsed().as_secs_f64());
@@ -287,8 +284,6 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
         });
         if !written {
             tracing::warn!(writes = writes.len(), "closed while writes failed; these writes are not durable");
-            // Without the final commit: the file's state is uncertain, and the next start verifies
-            // it.
             return;
         }
         let mut state = shared.state();
@@ -296,7 +291,7 @@ fn write_log(mut log: LogStore, shared: &StoreShared) {
         let checkpoint_waits = state.queue.checkpoint_waits();
         let last = state.queue.committed(log.head().hard_state.commit);
         drop(state);
-        if checkpoint_waits {
+        if checkpoint_waits || log.pool().is_due() {
             shared.checkpoint_news.notify_one();
         }
         if let Some(number) = last {
@@ -326,15 +321,29 @@ fn next_commit(log: &mut LogStore, shared: &StoreShared) -> Option<LogCommit> {
 }
 
 /// The checkpoint thread: one checkpoint after the other.
-fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files: &[(&str, PathBuf)]) {
+fn write_checkpoints(
+    (checkpoints, pool): (&CheckpointStore, &SegmentPool),
+    shared: &StoreShared,
+    files: &[(&str, PathBuf)],
+) {
     let _leaving = Leaving(shared, StoreWriter::Checkpoint);
     show_sizes(files);
     let mut looks = Looks::default();
-    while let Some(work) = next_work(shared, &looks) {
-        let Work::Checkpoint(mut checkpoint) = work else {
-            give_space_back(checkpoints, &mut looks);
-            show_sizes(files);
-            continue;
+    while let Some(work) = next_work(shared, pool, &looks) {
+        let mut checkpoint = match work {
+            Work::Checkpoint(checkpoint) => checkpoint,
+            Work::PrepareSegment => {
+                // The log works without it; only an error of the log itself counts.
+                if let Err(error) = pool.prepare() {
+                    tracing::warn!(%error, "cannot prepare a segment of the log");
+                }
+                continue;
+            }
+            Work::GiveSpaceBack => {
+                give_space_back(checkpoints, &mut looks);
+                show_sizes(files);
+                continue;
+            }
         };
         looks.checkpointed();
         let begun = Instant::now();
@@ -342,6 +351,8 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         checkpoint.rows.sort();
         let mut sum = Checksum::default();
         let written = shared.retry_until_written(StoreWriter::Checkpoint, |again| {
+            // Before the checkpoint, which may need the space, and may take long.
+            pool.give_space_back();
             if again {
                 checkpoints.file().reopen()?;
             }
@@ -359,6 +370,7 @@ fn write_checkpoints(checkpoints: &CheckpointStore, shared: &StoreShared, files:
         let (rows, took_ms) = (checkpoint.rows.row_count(), begun.elapsed().as_millis());
         tracing::debug!(index = checkpoint.mark.index.0, rows, took_ms, "the checkpoint is durable");
         metrics::CHECKPOINTS.observe(begun.elapsed().as_secs_f64());
+        pool.checkpointed();
         show_sizes(files);
         report_checkpoint(shared, checkpoint, sum);
     }
@@ -389,30 +401,44 @@ fn give_space_back(checkpoints: &CheckpointStore, looks: &mut Looks) {
     looks.looked(began, Instant::now());
 }
 
-/// Publishes the sizes of the files. A file that cannot be read keeps its last size.
+/// Publishes the sizes of log and checkpoint. One that cannot be read keeps its last size.
 fn show_sizes(files: &[(&str, PathBuf)]) {
     for (file, path) in files {
-        if let Ok(found) = fs::metadata(path) {
-            metrics::show_database(file, found.len());
+        if let Ok(bytes) = size_of(path) {
+            metrics::show_database(file, bytes);
         }
+    }
+}
+
+/// Returns the size of a file, or of the files in a folder.
+fn size_of(path: &Path) -> std::io::Result<u64> {
+    let found = fs::metadata(path)?;
+    match found.is_dir() {
+        true => fs::read_dir(path)?.map(|entry| Ok(entry?.metadata()?.len())).sum(),
+        false => Ok(found.len()),
     }
 }
 
 /// The work of the checkpoint's thread.
 enum Work {
     Checkpoint(Checkpoint),
+    /// A segment of the log can be prepared, or removed.
+    PrepareSegment,
     /// Nothing was written for a while: dead space can be given back.
     GiveSpaceBack,
 }
 
 /// Waits for a checkpoint, and until it may be written, or for an idle moment. `None` when the
 /// store is closed.
-fn next_work(shared: &StoreShared, looks: &Looks) -> Option<Work> {
+fn next_work(shared: &StoreShared, pool: &SegmentPool, looks: &Looks) -> Option<Work> {
     let mut state = shared.state();
     let look_at = looks.wait(Instant::now()).map(|wait| Instant::now() + wait);
     loop {
         if let Some(checkpoint) = state.queue.begin_checkpoint() {
             return Some(Work::Checkpoint(checkpoint));
+        }
+        if pool.is_due() && !state.queue.is_closing() {
+            return Some(Work::PrepareSegment);
         }
         if state.queue.may_end(StoreWriter::Checkpoint) {
             return None;

@@ -58,13 +58,17 @@ async fn a_quorum_outlives_a_server_and_takes_it_back() {
     cluster.end().await;
 }
 
+/// Removes log and checkpoint of a stopped server.
+fn forget_store(folder: &Path) {
+    std::fs::remove_dir_all(folder.join("log")).expect("it was there");
+    std::fs::remove_file(folder.join("state.redb")).expect("it was there");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_votes_are_forgotten_does_not_start() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     cluster.stop(2).await;
-    for file in ["log.redb", "state.redb"] {
-        std::fs::remove_file(cluster.data_dir(2).join(file)).expect("it was there");
-    }
+    forget_store(&cluster.data_dir(2));
     let refusal = cluster.try_start(2).expect_err("it must not vote again").to_string();
     assert!(refusal.contains("its votes are lost: empty the whole folder"), "{refusal}");
     cluster.end().await;
@@ -132,9 +136,7 @@ async fn founders_that_crash_after_their_promises_found_the_promised_cluster() {
     for number in 1..=3 {
         cluster.stop(number).await;
         back_to_the_promise(&cluster.data_dir(number));
-        for file in ["log.redb", "state.redb"] {
-            std::fs::remove_file(cluster.data_dir(number).join(file)).expect("it was there");
-        }
+        forget_store(&cluster.data_dir(number));
     }
     for number in [2, 3] {
         cluster.start(number);

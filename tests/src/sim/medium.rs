@@ -19,8 +19,10 @@ use lockmesh_server::store::{Backup, StoreError, StoreOptions};
 
 /// Memory for the cache of each file of the real store.
 const CACHE_BYTES: usize = 1 << 20;
-/// Approximate number of disk operations in a commit of the real store.
-const OPERATIONS: u64 = 24;
+/// The smallest size of the log's segments: small, so that they change often.
+const SEGMENT_BYTES: u64 = 64 << 10;
+/// Approximate number of disk operations in a commit of the log, and in a checkpoint.
+const OPERATIONS: (u64, u64) = (4, 24);
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -53,6 +55,7 @@ impl Medium {
             first_snapshot: mark.clone(),
             cache_bytes: CACHE_BYTES,
             accept_loss: false,
+            segment_bytes: SEGMENT_BYTES,
         };
         let mut store = RealStore::switched_off(FaultyDisk::default(), options);
         store.switch_on();
@@ -137,7 +140,7 @@ impl Medium {
     /// Compacts the model's log after a commit, up to an index at most.
     pub fn compact(&self, stage: &mut Stage, model: &mut Durable, up_to: LogIndex) {
         match self {
-            // Entries are stored in rows, and a row is removed completely or not at all.
+            // A commit compacts as far as its writer has been told.
             Self::Model if up_to > model.base.0 => {
                 let spared = if stage.draw.once_in(2) { stage.draw.below(4) } else { 0 };
                 model.compact(LogIndex(up_to.0.saturating_sub(spared)));
@@ -253,11 +256,11 @@ impl RealStore {
         writing: Option<LogCommit>,
         checkpointing: Option<Checkpoint>,
     ) {
-        let mut last_gasp = || {
-            let at = stage.draw.below(OPERATIONS * 2);
-            (at < OPERATIONS).then_some(Failure::PowerCut(at))
+        let mut last_gasp = |operations| {
+            let at = stage.draw.below(operations * 2);
+            (at < operations).then_some(Failure::PowerCut(at))
         };
-        let (of_log, of_checkpoint) = (last_gasp(), last_gasp());
+        let (of_log, of_checkpoint) = (last_gasp(OPERATIONS.0), last_gasp(OPERATIONS.1));
         let mut torn = false;
         if let Some(commit) = writing {
             torn |= self.write(of_log, |store| store.commit(&commit)).is_err();

@@ -5,7 +5,7 @@ use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::{Entry, Lock};
-use lockmesh_server::store::{DirtyRows, Store, StoreEvent, StoreOptions};
+use lockmesh_server::store::{DirtyRows, SEGMENT_BYTES, Store, StoreEvent, StoreOptions};
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::fleet::{Fleet, gone, shell, wait_until};
 use lockmesh_tests::http::{Address, Client};
@@ -31,6 +31,7 @@ fn corrupt(data: &Path) {
         first_snapshot: SnapshotMeta::default(),
         cache_bytes: 4 << 20,
         accept_loss: false,
+        segment_bytes: SEGMENT_BYTES,
     };
     let (store, recovered) = Store::open(data, &options).expect("the server is stopped");
     let entry = Entry {

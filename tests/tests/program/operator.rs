@@ -5,6 +5,7 @@ use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::process::run;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 fn shared() -> Shared {
@@ -163,8 +164,12 @@ fn a_server_that_is_removed_while_it_runs_knows_it_and_never_serves_again() {
 /// folder.
 fn inspected(folder: &std::path::Path, node: &str) -> serde_json::Value {
     let data = folder.join(node).join("data");
-    let contents =
-        || ["log.redb", "state.redb"].map(|name| std::fs::read(data.join(name)).expect("it is there"));
+    let contents = || {
+        let log = std::fs::read_dir(data.join("log")).expect("it is there");
+        let log = log.map(|file| file.expect("it can be read").path());
+        let files = log.chain([data.join("state.redb")]);
+        files.map(|path| (std::fs::read(&path).expect("it is there"), path)).collect::<BTreeSet<_>>()
+    };
     let before = contents();
     let place = data.to_str().expect("it is text");
     let (code, told, said) = run(&["operator", "raft", "inspect", "--json", "--data-dir", place]);

@@ -1,7 +1,8 @@
 //! A disk in memory with fault injection: it loses its power, or its space, at a chosen operation.
 //!
 //! Unsynced data survives a power cut only in part: each 512-byte sector of each write
-//! independently, changes of a file's length and of names up to some point in their order.
+//! independently, and a sector of the log that was being written may hold anything; changes of a
+//! file's length and of the names in a folder up to some point in their order.
 
 use crate::store::disk::Disk;
 use redb::StorageBackend;
@@ -19,10 +20,20 @@ pub enum Failure {
     PowerCut(u64),
     /// Writing operations with these numbers find no room; half of their data may be written.
     Full(u64, u64),
-    /// No write to the file of this name finds room.
+    /// No write to the file of this name, or to the files of this folder, finds room.
     FileFull(&'static str),
     /// The syncs among the operations of these numbers fail, and drop their data.
     LostSync(u64, u64),
+    /// The same, but a part of the data becomes durable.
+    HalfSync(u64, u64),
+    /// Changes of names fail.
+    NoNames,
+    /// Renames find no room.
+    NoRenames,
+    /// Syncs of folders fail.
+    NoFolderSyncs,
+    /// The file system gave up: syncs of files, and changes of names, fail.
+    Aborted,
 }
 
 /// The part of the unsynced data that survives.
@@ -45,10 +56,46 @@ struct Platter {
     files: Vec<Content>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    /// Each state of the names since they were made durable.
-    pending_names: Vec<BTreeMap<String, usize>>,
+    /// The changes of names that are not durable.
+    pending_names: Vec<NameChange>,
     operations: u64,
     failure: Option<Failure>,
+}
+
+#[derive(Clone, Debug)]
+enum NameChange {
+    Set(String, usize),
+    Unset(String),
+    Move(String, String),
+}
+
+impl NameChange {
+    /// Returns the folder whose names it changes.
+    fn folder(&self) -> &str {
+        let (Self::Set(name, _) | Self::Unset(name) | Self::Move(name, _)) = self;
+        name.rsplit_once('/').map_or("", |(folder, _)| folder)
+    }
+
+    fn apply(&self, names: &mut BTreeMap<String, usize>) {
+        match self {
+            Self::Set(name, file) => drop(names.insert(name.clone(), *file)),
+            Self::Unset(name) => drop(names.remove(name)),
+            Self::Move(from, to) => {
+                for name in within(names, from) {
+                    let file = names.remove(&name).expect("it was listed");
+                    names.insert(format!("{to}{}", &name[from.len()..]), file);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the file of this name, or the files of this folder.
+fn within(names: &BTreeMap<String, usize>, name: &str) -> Vec<String> {
+    let is_within = |found: &&String| {
+        found.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    names.keys().filter(is_within).cloned().collect()
 }
 
 #[derive(Clone, Default)]
@@ -56,6 +103,8 @@ struct Content {
     live: Vec<u8>,
     durable: Vec<u8>,
     pending: Vec<Pending>,
+    /// Set if a torn sector may hold anything: redb relies on whole sectors.
+    garbles: bool,
 }
 
 impl std::fmt::Debug for Content {
@@ -76,6 +125,11 @@ impl FaultyDisk {
         self.0.lock().expect("no thread panics while holding it").operations
     }
 
+    /// Returns the present fault.
+    pub fn failure(&self) -> Option<Failure> {
+        self.0.lock().expect("no thread panics while holding it").failure
+    }
+
     /// Counts operations from zero again, with this fault.
     pub fn fail(&self, failure: Option<Failure>) {
         let mut platter = self.0.lock().expect("no thread panics while holding it");
@@ -90,14 +144,21 @@ impl FaultyDisk {
             Survival::Torn(seed) => seed,
             Survival::Nothing | Survival::Everything => 0,
         });
-        let names = match survival {
-            Survival::Nothing => old.durable_names.clone(),
-            Survival::Everything => old.names.clone(),
-            Survival::Torn(_) => match draw.below(old.pending_names.len() as u64 + 1) {
-                0 => old.durable_names.clone(),
-                place => old.pending_names[place as usize - 1].clone(),
-            },
-        };
+        let mut names = old.durable_names.clone();
+        let mut left = BTreeMap::new();
+        for change in &old.pending_names {
+            let count =
+                old.pending_names.iter().filter(|other| other.folder() == change.folder()).count() as u64;
+            let left = left.entry(change.folder()).or_insert_with(|| match survival {
+                Survival::Nothing => 0,
+                Survival::Everything => count,
+                Survival::Torn(_) => draw.below(count + 1),
+            });
+            if *left > 0 {
+                *left -= 1;
+                change.apply(&mut names);
+            }
+        }
         let files = old.files.iter().map(|content| content.after_power_cut(survival, &mut draw)).collect();
         let durable_names = names.clone();
         Self(Arc::new(Mutex::new(Platter { files, names, durable_names, ..Platter::default() })))
@@ -118,24 +179,31 @@ impl FaultyDisk {
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut platter = self.0.lock().expect("no thread panics while holding it");
         let file = platter.files.len();
-        platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new() });
+        let garbles = name.starts_with("log");
+        platter.files.push(Content { live: bytes.clone(), durable: bytes, pending: Vec::new(), garbles });
         platter.names.insert(name.to_owned(), file);
         platter.durable_names.insert(name.to_owned(), file);
     }
 
-    /// Removes a file, durably.
+    /// Removes a file, or the files of a folder, durably.
     pub fn remove(&self, name: &str) {
         let mut platter = self.0.lock().expect("no thread panics while holding it");
-        platter.names.remove(name);
-        platter.durable_names.remove(name);
+        for name in within(&platter.names, name) {
+            platter.names.remove(&name);
+            platter.durable_names.remove(&name);
+        }
     }
 
-    fn change_names(&self, change: impl FnOnce(&mut Platter)) -> io::Result<()> {
+    fn change_names(&self, change: impl FnOnce(&mut Platter) -> Vec<NameChange>) -> io::Result<()> {
         let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
-        change(&mut platter);
-        let names = platter.names.clone();
-        platter.pending_names.push(names);
+        if matches!(platter.failure, Some(Failure::NoNames | Failure::Aborted)) {
+            return Err(io::Error::from(io::ErrorKind::ReadOnlyFilesystem));
+        }
+        for change in change(&mut platter) {
+            change.apply(&mut platter.names);
+            platter.pending_names.push(change);
+        }
         Ok(())
     }
 }
@@ -153,32 +221,65 @@ impl Disk for FaultyDisk {
         }))
     }
 
+    fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
+        let Some(file) = self.open(name)? else { return Ok(None) };
+        file.sync_data()?;
+        let mut platter = self.0.lock().expect("no thread panics while holding it");
+        let content = platter.names.get(name).copied().and_then(|file| platter.files.get_mut(file));
+        content.into_iter().for_each(|content| content.live = content.durable.clone());
+        Ok(Some(file))
+    }
+
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
         let mut made = 0;
         self.change_names(|platter| {
             made = platter.files.len();
-            platter.files.push(Content::default());
-            platter.names.insert(name.to_owned(), made);
+            platter.files.push(Content { garbles: name.starts_with("log"), ..Content::default() });
+            vec![NameChange::Set(name.to_owned(), made)]
         })?;
         Ok(Box::new(FaultyFile { disk: self.clone(), file: made }))
     }
 
+    fn make_folder(&self, _: &str) -> io::Result<()> {
+        // A folder exists with its first file.
+        self.change_names(|_| Vec::new())
+    }
+
     fn exists(&self, name: &str) -> io::Result<bool> {
-        Ok(self.0.lock().expect("no thread panics while holding it").names.contains_key(name))
+        let platter = self.0.lock().expect("no thread panics while holding it");
+        Ok(!within(&platter.names, name).is_empty())
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let platter = self.0.lock().expect("no thread panics while holding it");
+        Ok(within(&platter.names, folder).iter().map(|name| name[folder.len() + 1..].to_owned()).collect())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        if matches!(self.failure(), Some(Failure::NoRenames)) {
+            return Err(io::Error::from(io::ErrorKind::StorageFull));
+        }
         self.change_names(|platter| {
-            let file = platter.names.remove(from).expect("only what is there is renamed");
-            platter.names.insert(to.to_owned(), file);
+            assert!(!within(&platter.names, from).is_empty(), "only what is there is renamed");
+            vec![NameChange::Move(from.to_owned(), to.to_owned())]
         })
     }
 
-    fn sync(&self) -> io::Result<()> {
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.change_names(|platter| within(&platter.names, name).into_iter().map(NameChange::Unset).collect())
+    }
+
+    fn sync(&self, folder: &str) -> io::Result<()> {
         let mut platter = self.0.lock().expect("no thread panics while holding it");
         platter.count(false)?;
-        platter.durable_names = platter.names.clone();
-        platter.pending_names.clear();
+        if matches!(platter.failure, Some(Failure::NoFolderSyncs | Failure::Aborted)) {
+            return Err(io::Error::other("the folder cannot be synced"));
+        }
+        let pending = std::mem::take(&mut platter.pending_names);
+        let (synced, pending) = pending.into_iter().partition(|change| change.folder() == folder);
+        platter.pending_names = pending;
+        let synced: Vec<NameChange> = synced;
+        synced.iter().for_each(|change| change.apply(&mut platter.durable_names));
         Ok(())
     }
 }
@@ -202,7 +303,9 @@ impl Platter {
     /// Fails a write to a file that finds no room.
     fn room(&self, file: usize) -> io::Result<()> {
         match self.failure {
-            Some(Failure::FileFull(name)) if self.names.get(name) == Some(&file) => {
+            Some(Failure::FileFull(name))
+                if within(&self.names, name).iter().any(|name| self.names[name] == file) =>
+            {
                 Err(io::Error::from(io::ErrorKind::StorageFull))
             }
             _ => Ok(()),
@@ -223,7 +326,7 @@ impl Content {
             Survival::Everything => self.live.clone(),
             Survival::Torn(_) => self.torn(draw),
         };
-        Self { live: found.clone(), durable: found, pending: Vec::new() }
+        Self { live: found.clone(), durable: found, pending: Vec::new(), garbles: self.garbles }
     }
 
     fn torn(&self, draw: &mut Draw) -> Vec<u8> {
@@ -239,11 +342,19 @@ impl Content {
                     }
                 }
                 Pending::Write(offset, data) => {
-                    for (place, sector) in data.chunks(SECTOR_BYTES).enumerate() {
-                        let at = offset + place * SECTOR_BYTES;
-                        if draw.below(2) == 0 && at + sector.len() <= found.len() {
-                            found[at..at + sector.len()].copy_from_slice(sector);
+                    let (mut at, end) = (*offset, offset + data.len());
+                    while at < end {
+                        let next = (at - at % SECTOR_BYTES + SECTOR_BYTES).min(end);
+                        let sector =
+                            at - at % SECTOR_BYTES..(at - at % SECTOR_BYTES + SECTOR_BYTES).min(found.len());
+                        match draw.below(if self.garbles { 5 } else { 4 }) {
+                            0 | 1 if next <= found.len() => {
+                                found[at..next].copy_from_slice(&data[at - offset..next - offset]);
+                            }
+                            4 if !sector.is_empty() => found[sector].fill(draw.below(256) as u8),
+                            _ => {}
                         }
+                        at = next;
                     }
                 }
             }
@@ -295,9 +406,17 @@ impl StorageBackend for FaultyFile {
             platter.count(false)?;
             let number = platter.operations - 1;
             let content = &mut platter.files[file];
-            if let Some(Failure::LostSync(from, to)) = platter.failure
-                && (from..to).contains(&number)
-            {
+            let lost = match platter.failure {
+                Some(Failure::LostSync(from, to) | Failure::HalfSync(from, to)) => {
+                    (from..to).contains(&number)
+                }
+                Some(Failure::Aborted) => true,
+                _ => false,
+            };
+            if lost {
+                if let Some(Failure::HalfSync(..)) = platter.failure {
+                    content.durable = content.torn(&mut Draw(number));
+                }
                 // Reads still return data that will never reach the disk, unless it is written
                 // again.
                 content.pending.clear();
@@ -318,8 +437,12 @@ impl StorageBackend for FaultyFile {
             };
             let from = offset as usize;
             let content = &mut platter.files[file];
-            assert!(from + data.len() <= content.live.len(), "redb writes only inside the file");
-            content.live[from..from + written.len()].copy_from_slice(written);
+            let end = from + written.len();
+            if end > content.live.len() {
+                content.live.resize(end, 0);
+                content.pending.push(Pending::Length(end));
+            }
+            content.live[from..end].copy_from_slice(written);
             content.pending.push(Pending::Write(from, written.to_vec()));
             done
         })

@@ -16,7 +16,6 @@ pub struct ManualStore {
     log: LogStore,
     checkpoints: CheckpointStore,
     /// `true` if the file must be reopened, since its last write failed.
-    log_failed: bool,
     checkpoint_failed: bool,
 }
 
@@ -27,7 +26,7 @@ impl ManualStore {
     /// As [`Store::open`].
     pub fn open(disk: &FaultyDisk, options: &StoreOptions) -> Result<(Self, Recovered), StoreError> {
         let (Store { log, checkpoints, .. }, recovered) = open::open(Arc::new(disk.clone()), options)?;
-        Ok((Self { log, checkpoints, log_failed: false, checkpoint_failed: false }, recovered))
+        Ok((Self { log, checkpoints, checkpoint_failed: false }, recovered))
     }
 
     /// Marks the log for compaction up to an index with the next commits; returns `true` if a
@@ -41,14 +40,9 @@ impl ManualStore {
     ///
     /// # Errors
     /// The disk returned an error. Nothing new counts as durable: call it again with the same
-    /// commit, which reopens the file first.
+    /// commit.
     pub fn commit(&mut self, commit: &LogCommit) -> Result<(), StoreError> {
-        if std::mem::replace(&mut self.log_failed, true) {
-            self.log.file().reopen()?;
-        }
-        self.log.commit(&commit.writes, commit.least_commit)?;
-        self.log_failed = false;
-        Ok(())
+        self.log.commit(&commit.writes, commit.least_commit)
     }
 
     /// Makes a checkpoint durable; returns the checksum of all its rows.
@@ -57,12 +51,16 @@ impl ManualStore {
     /// The disk returned an error. Nothing new counts as durable: call it again with the same
     /// checkpoint, which reopens the file first.
     pub fn checkpoint(&mut self, mark: &SnapshotMeta, rows: &mut DirtyRows) -> Result<Checksum, StoreError> {
+        self.log.pool().give_space_back();
         if std::mem::replace(&mut self.checkpoint_failed, true) {
             self.checkpoints.file().reopen()?;
         }
         rows.sort();
         let checksum = self.checkpoints.write(mark, rows, || ())?;
         self.checkpoint_failed = false;
+        self.log.pool().checkpointed();
+        // As the checkpoint's thread does between two checkpoints: the log works without it.
+        while self.log.pool().is_due() && self.log.pool().prepare().is_ok() {}
         Ok(checksum)
     }
 

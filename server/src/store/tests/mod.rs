@@ -1,5 +1,6 @@
 //! The store under power losses, full disks and foreign files.
 
+mod log;
 mod power;
 mod refusals;
 mod reported;

@@ -38,7 +38,13 @@ pub(super) struct Model {
 pub(super) fn options() -> StoreOptions {
     let membership = Membership { voters: vec![ServerId(1)], ..Membership::default() };
     let first_snapshot = SnapshotMeta { index: LogIndex(1), term: Term(1), membership };
-    StoreOptions { server: ServerId(1), first_snapshot, cache_bytes: 4 << 20, accept_loss: false }
+    StoreOptions {
+        server: ServerId(1),
+        first_snapshot,
+        cache_bytes: 4 << 20,
+        accept_loss: false,
+        segment_bytes: 64 << 10,
+    }
 }
 
 pub(super) fn open_disk(disk: &FaultyDisk) -> Result<(Store, Recovered), StoreError> {
@@ -54,7 +60,12 @@ impl Step {
             Self::Checkpoint(mark, changes) => {
                 let mut dirty = DirtyRows::default();
                 dirty.extend(changes.clone());
-                store.checkpoints.write(mark, &dirty, || ()).map(drop)
+                store.log.pool().give_space_back();
+                store.checkpoints.write(mark, &dirty, || ()).map(drop)?;
+                let pool = store.log.pool();
+                pool.checkpointed();
+                while pool.is_due() && pool.prepare().is_ok() {}
+                Ok(())
             }
             Self::Compact(up_to) => {
                 store.log.compact(*up_to);
@@ -72,11 +83,10 @@ impl Step {
             assert!(error.is_transient(), "a full disk is no damage: {error}");
             refusals += 1;
             assert!(refusals < 1_000, "never taken: {error}");
-            let file = match self {
-                Self::Checkpoint(..) => store.checkpoints.file(),
-                _ => store.log.file(),
+            done = match self {
+                Self::Checkpoint(..) => store.checkpoints.file().reopen(),
+                _ => Ok(()),
             };
-            done = file.reopen();
             done = done.and_then(|()| self.run(store));
         }
         refusals

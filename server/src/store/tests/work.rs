@@ -1,9 +1,9 @@
 //! The store's threads: group commits, checkpoints, compactions, backups, disk errors, and closing.
 
 use super::script::{Model, Step, StoreWriter, open_disk, options};
-use crate::store::file::RedbFile;
+use crate::store::disk::Disk;
 use crate::store::log::LogStore;
-use crate::store::names::LOG;
+use crate::store::names::{LOG, STATE};
 use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than any step here takes: only a failing test waits for it.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -180,10 +180,10 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
     wait_for(&events, |event| *event == StoreEvent::Persisted(6));
     store.close();
     // Read as stored, before opening would correct it.
-    let file = RedbFile::open(Arc::new(disk.clone()), LOG, 1 << 20).expect("it opens").expect("it is there");
-    let (log, _) = LogStore::load(file).expect("nothing is wrong with it");
-    assert_eq!(log.head().hard_state.commit, LogIndex(6));
-    drop(log);
+    let place: Arc<dyn Disk> = Arc::new(disk.clone());
+    let found = LogStore::load(&place, 64 << 10).expect("nothing is wrong with it").expect("it is there");
+    assert_eq!(found.log.head().hard_state.commit, LogIndex(6));
+    drop(found);
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
     assert_eq!(recovered.snapshot.index, LogIndex(6));
 }
@@ -217,7 +217,6 @@ fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
     store.checkpoint(mark(100), DirtyRows::default());
     wait_for(&events, |event| is_checkpoint(event, LogIndex(100)));
     store.compact(LogIndex(200));
-    // A portion is compacted with each commit, and each entry is in its own row.
     for number in 301..=400 {
         store.write([write(number)]).expect("it is open");
         wait_for(&events, |event| *event == StoreEvent::Persisted(number));
@@ -279,7 +278,7 @@ fn a_full_disk_is_told_and_outlived() {
     let seen = wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
     assert!(!seen.contains(&StoreEvent::Persisted(10)), "nothing was acknowledged: {seen:?}");
     let StoreHealth::Failing(reason) = store.health() else { panic!("the disk is full") };
-    assert!(reason.contains("log.redb") && reason.contains("no storage space"), "{reason}");
+    assert!(reason.contains("/log/") && reason.contains("no storage space"), "{reason}");
     disk.fail(None);
     let mut seen = wait_for(&events, |event| *event == StoreEvent::Persisted(10));
     if !seen.iter().any(|event| is_checkpoint(event, LogIndex(2))) {
@@ -290,6 +289,33 @@ fn a_full_disk_is_told_and_outlived() {
     store.close();
     let (_, recovered) = open_disk(&disk).expect("nothing is wrong with it");
     assert_eq!(recovered.entries.len(), 10);
+}
+
+#[test]
+fn a_checkpoint_that_finds_no_room_gets_that_of_compacted_segments() {
+    let disk = FaultyDisk::default();
+    let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
+    for number in 1..=900 {
+        store.write([write(number)]).expect("it is open");
+        wait_for(&events, |event| *event == StoreEvent::Persisted(number));
+    }
+    store.checkpoint(mark(800), DirtyRows::default());
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(800)));
+    let segments = || disk.contents().into_keys().filter(|name| name.starts_with("log/0")).count();
+    assert!(segments() > 6, "{} segments", segments());
+    disk.fail(Some(Failure::FileFull(STATE)));
+    store.checkpoint(mark(801), dirty([reply(1, 10)]));
+    wait_for(&events, |event| matches!(event, StoreEvent::Health(StoreHealth::Failing(_))));
+    store.compact(LogIndex(800));
+    // The segment that is written, perhaps the one before it, and two spares.
+    let begun = Instant::now();
+    while segments() > 4 {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(begun.elapsed() < TIMEOUT, "{} segments", segments());
+    }
+    disk.fail(None);
+    wait_for(&events, |event| is_checkpoint(event, LogIndex(801)));
+    store.close();
 }
 
 #[test]
