@@ -104,6 +104,7 @@ const HOMES: &[(&str, &[&str])] = &[
             "server/src/http.rs",
         ],
     ),
+    ("mimalloc", &["agent/cli/src/main.rs"]),
     ("prometheus", &["agent/src/metrics.rs", "protocol/net/src/metrics/", "server/src/metrics.rs"]),
     ("protobuf", &["server/core/src/raft/engine.rs"]),
     ("quinn", &["protocol/net/src/quic.rs"]),
