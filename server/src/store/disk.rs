@@ -63,8 +63,16 @@ impl Folder {
         private::make_folder(path).map_err(|error| fault("cannot make the folder")(error.into_source()))?;
         // A folder of an older version, or one made by hand, may be readable by other users: it
         // holds all values.
-        private::close(path, false, kind)
-            .map_err(|error| fault("cannot revoke other users' access to the folder")(error.into_source()))?;
+        let close = |path: &Path, kind: fn(&str) -> FolderEntry| {
+            private::close(path, false, kind).map_err(|error| {
+                fault("cannot revoke other users' access to the folder")(error.into_source())
+            })
+        };
+        close(path, kind)?;
+        let log = path.join(LOG);
+        if log.is_dir() {
+            close(&log, kind_of_log)?;
+        }
         let lock_path = path.join(LOCK_FILE);
         let lock = private::file_options()
             .create(true)
@@ -118,6 +126,11 @@ fn kind(name: &str) -> FolderEntry {
         _ if name.ends_with(".pid") => FolderEntry::Public,
         _ => FolderEntry::Foreign,
     }
+}
+
+/// Classifies the files of a log.
+fn kind_of_log(name: &str) -> FolderEntry {
+    if is_of_log(name) { FolderEntry::Secret } else { FolderEntry::Foreign }
 }
 
 /// Takes the lock that marks the folder as in use.

@@ -201,7 +201,7 @@ fn other_users_read_nothing_of_what_is_kept_also_where_they_once_could() {
     assert_eq!(reachable, 0o755, "applications need access to the socket in it");
     let log = fs::read_to_string(data.join("s1/log")).expect("it has a log");
     let told: Vec<&str> = log.lines().filter(|line| line.contains("removed other users' access")).collect();
-    assert!(told.len() == 1 && told[0].contains("state.redb"), "{told:?}");
+    assert!(told.len() == 2 && told[0].contains("state.redb") && told[1].contains("identity"), "{told:?}");
     second.stop();
 }
 
