@@ -19,6 +19,9 @@ use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Instant;
 
 const DEFAULT_ACL_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
@@ -168,16 +171,29 @@ fn allowing(mut response: Response<Body>, route: &Route) -> Response<Body> {
     response
 }
 
+/// The routes of each family, the longest path first.
+static FAMILIES: LazyLock<BTreeMap<&str, Vec<&Route>>> = LazyLock::new(|| {
+    let mut families: BTreeMap<&str, Vec<&Route>> = BTreeMap::new();
+    ROUTES.iter().for_each(|route| families.entry(family(route.path)).or_default().push(route));
+    families.values_mut().for_each(|routes| routes.sort_by_key(|route| Reverse(route.path.len())));
+    families
+});
+
+/// Returns the part of a path that chooses among the families of endpoints, such as `kv`.
+fn family(path: &str) -> &str {
+    path.strip_prefix("/v1/").and_then(|rest| rest.split('/').next()).unwrap_or_default()
+}
+
 /// Returns the route of a path, and the rest of the path after it.
 fn find(path: &str) -> Option<(&'static Route, &str)> {
-    let matching = ROUTES.iter().filter_map(|route| {
+    FAMILIES.get(family(path))?.iter().find_map(|route| {
         let tail = match route.path.split_once('*') {
             Some((before, behind)) => path.strip_prefix(before)?.strip_suffix(behind)?,
             None => path.strip_prefix(route.path)?,
         };
-        (tail.is_empty() || route.path.ends_with('/') || route.path.contains('*')).then_some((route, tail))
-    });
-    matching.max_by_key(|(route, _)| route.path.len())
+        let is_found = tail.is_empty() || route.path.ends_with('/') || route.path.contains('*');
+        is_found.then_some((*route, tail))
+    })
 }
 
 /// Returns the same path with a trailing `/`, if there is a route for it.
@@ -281,6 +297,14 @@ mod tests {
     fn no_route_is_served_and_said_to_be_absent() {
         for name in consul::ROUTES.iter().flat_map(|row| row.names) {
             assert!(find(name).is_none(), "{name} is served: remove it from consul/table.rs");
+        }
+    }
+
+    #[test]
+    fn every_route_is_found_by_its_path() {
+        for route in ROUTES {
+            let found = find(route.path).map(|(found, _)| found.path);
+            assert_eq!(found, Some(route.path));
         }
     }
 
