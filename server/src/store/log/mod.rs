@@ -75,12 +75,11 @@ pub(super) struct LogHead {
 
 impl Stored for LogHead {}
 
-/// Consecutive entries of one term in one segment.
+/// Consecutive entries of one term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
     last: LogIndex,
     term: Term,
-    segment: u64,
 }
 
 /// The changes of one commit.
@@ -107,7 +106,7 @@ impl LogStore {
     pub(super) fn load(disk: &Arc<dyn Disk>, segment_bytes: u64) -> Result<Option<LoadedLog>, StoreError> {
         let Some(identity) = LogIdentity::read(&**disk, LOG)? else { return Ok(None) };
         let chain = Chain::read(&**disk, LOG, identity.file.pair)?;
-        let Chain { head, entries, places, mut closed, last, spares, next, lost } = chain;
+        let Chain { head, entries, mut closed, last, spares, next, lost } = chain;
         let LastSegment { number, end, newest } = last;
         let place = (Arc::clone(disk), LOG);
         let pool = SegmentPool::new(place, segment_bytes, next, spares);
@@ -133,7 +132,7 @@ impl LogStore {
             reported: None,
             buffer: Vec::new(),
         };
-        entries.iter().zip(places).for_each(|(entry, segment)| log.extend_runs(entry, segment));
+        entries.iter().for_each(|entry| log.extend_runs(entry));
         Ok(Some(LoadedLog { log, entries, lost }))
     }
 
@@ -205,9 +204,9 @@ impl LogStore {
         };
         let payload = Payload { head, last, is_reset, entries: LogBatch(entries) };
         record::begin(&payload, &mut self.buffer);
-        let segment = self.append(head.commit_number)?;
+        self.append(head.commit_number)?;
         // Only after the commit: if it fails, the same plan is computed again from the same state.
-        self.adopt(payload, segment);
+        self.adopt(payload);
         // After the commit and before any report: the file never names a commit that is not
         // durable.
         if let Some(reported) = &mut self.reported {
@@ -216,8 +215,8 @@ impl LogStore {
         Ok(())
     }
 
-    /// Makes the record in the buffer durable; returns its segment.
-    fn append(&mut self, commit_number: u64) -> Result<u64, StoreError> {
+    /// Makes the record in the buffer durable.
+    fn append(&mut self, commit_number: u64) -> Result<(), StoreError> {
         let record_bytes = self.buffer.len() as u64;
         if self.segment.as_ref().is_some_and(|it| it.end > 0 && it.end + record_bytes > it.size) {
             self.close_segment();
@@ -259,7 +258,7 @@ impl LogStore {
         }
         segment.end += record_bytes;
         self.segment = Some(segment);
-        Ok(number)
+        Ok(())
     }
 
     /// Closes the segment that is written.
@@ -340,7 +339,7 @@ impl LogStore {
     }
 
     /// Updates the state in memory after a commit became durable.
-    fn adopt(&mut self, payload: Payload, segment: u64) {
+    fn adopt(&mut self, payload: Payload) {
         let Payload { head, is_reset, entries: LogBatch(entries), .. } = payload;
         if let Some(first) = entries.first().map(|entry| entry.index).filter(|_| !is_reset) {
             self.truncate_runs(first);
@@ -349,7 +348,7 @@ impl LogStore {
             self.runs.clear();
         }
         (self.head, self.previous) = (head, head.commit_number);
-        entries.iter().for_each(|entry| self.extend_runs(entry, segment));
+        entries.iter().for_each(|entry| self.extend_runs(entry));
         self.newest = self.newest.max(entries.last().map_or(LogIndex(0), |entry| entry.index));
         let (base, _) = head.base;
         while self.runs.front().is_some_and(|run| run.last <= base) {
@@ -372,10 +371,10 @@ impl LogStore {
         self.runs[self.runs.partition_point(|run| run.last < index)].term
     }
 
-    fn extend_runs(&mut self, entry: &LogEntry, segment: u64) {
+    fn extend_runs(&mut self, entry: &LogEntry) {
         match self.runs.back_mut() {
-            Some(run) if (run.term, run.segment) == (entry.term, segment) => run.last = entry.index,
-            _ => self.runs.push_back(Run { last: entry.index, term: entry.term, segment }),
+            Some(run) if run.term == entry.term => run.last = entry.index,
+            _ => self.runs.push_back(Run { last: entry.index, term: entry.term }),
         }
     }
 

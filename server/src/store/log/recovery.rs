@@ -22,8 +22,6 @@ use std::path::PathBuf;
 pub(super) struct Chain {
     pub(super) head: LogHead,
     pub(super) entries: Vec<LogEntry>,
-    /// The segment of each entry.
-    pub(super) places: Vec<u64>,
     /// The segments before the last one, each with the index of its newest entry.
     pub(super) closed: VecDeque<(u64, LogIndex)>,
     /// The last segment with a record.
@@ -116,11 +114,11 @@ impl Chain {
         }
         let lost = lost.map(|(_, number)| (told, path(number)));
         let (head, last_index) = chain.last().map_or((head, LogIndex(0)), |(.., it)| (it.head, it.last));
-        let (entries, places) =
+        let entries =
             replay(chain).map_err(|fault| fault.of_file(disk.path(folder), "cannot read the log"))?;
         let next = numbers.last().map_or(1, |number| number + 1);
         let last = LastSegment { number, end, newest };
-        let chain = Self { head, entries, places, closed, last, spares, next, lost };
+        let chain = Self { head, entries, closed, last, spares, next, lost };
         chain.checked(last_index, damaged)
     }
 
@@ -129,7 +127,6 @@ impl Chain {
         let (base, _) = self.head.base;
         let compacted = self.entries.partition_point(|entry| entry.index <= base);
         self.entries.drain(..compacted);
-        self.places.drain(..compacted);
         let first = self.entries.first().map_or(base.next(), |entry| entry.index);
         let found = self.entries.last().map_or(base, |entry| entry.index);
         if first == base.next() && found == last {
@@ -138,7 +135,6 @@ impl Chain {
         // The commit that compacted them is among the lost ones.
         if self.lost.is_some() {
             self.entries.clear();
-            self.places.clear();
             return Ok(self);
         }
         let first = first.min(found.next());
@@ -187,24 +183,22 @@ impl Prefix {
     }
 }
 
-/// Returns the entries that the commits leave, and the segment of each.
-fn replay(chain: Vec<(u64, u64, Payload)>) -> Result<(Vec<LogEntry>, Vec<u64>), StoreFault> {
-    let (mut entries, mut places): (Vec<LogEntry>, Vec<u64>) = (Vec::new(), Vec::new());
-    for (segment, _, Payload { is_reset, entries: LogBatch(batch), .. }) in chain {
+/// Returns the entries that the commits leave.
+fn replay(chain: Vec<(u64, u64, Payload)>) -> Result<Vec<LogEntry>, StoreFault> {
+    let mut entries: Vec<LogEntry> = Vec::new();
+    for (_, _, Payload { is_reset, entries: LogBatch(batch), .. }) in chain {
         if is_reset {
             entries.clear();
         }
         if let Some(first) = batch.first() {
             entries.truncate(entries.partition_point(|entry| entry.index < first.index));
         }
-        places.truncate(entries.len());
         for entry in batch {
             check_order(entries.last(), &entry)?;
             entries.push(entry);
-            places.push(segment);
         }
     }
-    Ok((entries, places))
+    Ok(entries)
 }
 
 /// Checks an entry against the one before it.
