@@ -1,51 +1,45 @@
-//! Lockmesh, etcd and ZooKeeper under the same work, on one machine, in one run.
+//! Lockmesh, etcd, ZooKeeper and Consul under the same work, on one machine, in one run.
 //!
 //! Ratios are valid only within one run: all services run all the time, each is measured for a
-//! moment, and then it is the next one's turn. One thread generates the load of all three, because
-//! it shares the machine with them; the report includes its CPU time.
+//! moment, and then it is the next one's turn. One thread generates the load of all, because it
+//! shares the machine with them; the report includes its CPU time.
 //!
-//! **Invariants:** all writes are durable; each service is used through its own protocol; the
-//! program ends only processes that it started.
+//! **Invariants:** all writes are durable; each service is used as it recommends; the program ends
+//! only processes that it started.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `options.rs` | the command line, and the resulting plan |
-//! | `contest.rs` | the services in turn, round after round |
 //! | `work.rs` | what clients do in closed loops, and what counts |
-//! | `client/` | one client per service, with its way to acquire a lock |
-//! | `wire/` | the bytes of HTTP/1.1, gRPC and ZooKeeper's protocol |
-//! | `cluster/` | three nodes of each service: start, kill, restart |
-//! | `large/` | Lockmesh with 100,000 sessions and locks |
-//! | `bystanders/` | latency of other clients during very large listings and deletes |
-//! | `process.rs`, `machine.rs` | what runs, and on what |
-//! | `latency.rs`, `report.rs`, `targets.rs`, `progress.rs` | results and targets |
+//! | `client/` | one client per protocol, with its way to acquire a lock |
+//! | `cluster.rs` | three nodes of each service: start, agree, kill, restart |
+//! | `process.rs` | processes and their resource usage |
+//! | `report.rs` | medians, ratios, tables and JSON |
 
-mod bystanders;
 mod client;
 mod cluster;
-mod contest;
-mod large;
-mod latency;
-mod machine;
 mod options;
 mod process;
-mod progress;
 mod report;
-mod targets;
-mod wire;
 mod work;
 
 use clap::Parser;
-use options::{Command, Options};
-use progress::Progress;
-use std::io;
+use client::{etcd::Etcd, http::Http, zookeeper::ZooKeeper};
+use cluster::{Cluster, Service};
+use options::Options;
+use process::Usage;
+use report::{Report, Round, Step};
 use std::process::ExitCode;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
+use work::Work;
+
+/// Errors are printed and end a measurement; no caller distinguishes them.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    match measure(&options) {
+    match run(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -56,52 +50,88 @@ fn main() -> ExitCode {
 }
 
 /// Measures and prints; returns `false` if something failed on the way.
-fn measure(options: &Options) -> io::Result<bool> {
+fn run(options: &Options) -> Result<bool> {
     process::raise_open_files_limit();
     let folder = options.folder()?;
-    let progress = Progress::new();
-    progress.print(&format!("all data and logs are in {}", folder.path().display()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let work = async {
-        match &options.command {
-            Some(Command::Large(args)) => {
-                let findings = large::run(options, args, folder.path(), &progress).await?;
-                print(options.json, &findings, findings.render())?;
-                Ok(findings.failures.is_empty())
-            }
-            Some(Command::Bystanders(args)) => {
-                let findings = bystanders::run(options, args, folder.path(), &progress).await?;
-                print(options.json, &findings, findings.render())?;
-                Ok(true)
-            }
-            None => {
-                let mut report = contest::run(options, folder.path(), &progress).await?;
-                report.judge();
-                print(options.json, &report, report.render())?;
-                Ok(report.failures.is_empty())
-            }
-        }
-    };
-    let interrupted = async {
-        let mut terminate = signal(SignalKind::terminate())?;
+    let mut report = LocalSet::new().block_on(&runtime, async {
         tokio::select! {
-            interrupt = tokio::signal::ctrl_c() => interrupt?,
-            _ = terminate.recv() => {}
+            report = measure_all(options, folder.path()) => report,
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
         }
-        Err(io::Error::other("interrupted"))
-    };
-    LocalSet::new().block_on(&runtime, async {
-        tokio::select! {
-            done = work => done,
-            stopped = interrupted => stopped,
-        }
-    })
+    })?;
+    report.conclude();
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&report)?),
+        false => print!("{}", report.render()),
+    }
+    Ok(report.failures.is_empty())
 }
 
-fn print(json: bool, report: &impl serde::Serialize, text: String) -> io::Result<()> {
-    match json {
-        true => println!("{}", serde_json::to_string_pretty(report).map_err(io::Error::other)?),
-        false => print!("{text}"),
+/// Starts all selected services, measures everything, and stops them.
+async fn measure_all(options: &Options, folder: &std::path::Path) -> Result<Report> {
+    let begun = Instant::now();
+    let progress = |text: &str| eprintln!("[{:4}] {text}", begun.elapsed().as_secs());
+    progress(&format!("all data and logs are in {}", folder.display()));
+    let plan = options.plan();
+    let mut report = Report { machine: process::machine(folder)?, ..Report::default() };
+    let mut clusters = Vec::new();
+    for service in options.services() {
+        progress(&format!("starting {service:?}"));
+        let cluster = Cluster::start(service, options, folder).await?;
+        report.versions.push(cluster.version.clone());
+        clusters.push(cluster);
     }
-    Ok(())
+    for cluster in &mut clusters {
+        // Java compiles hot code, and all create their files.
+        for work in [Work::Puts, Work::Cycles] {
+            measure(cluster, Step { work, clients: 64 }, plan.length).await?;
+        }
+    }
+    for (step, rounds) in plan.steps {
+        progress(&format!("{:?} with {} clients", step.work, step.clients));
+        for _ in 0..rounds {
+            for cluster in &mut clusters {
+                match measure(cluster, step, plan.length).await {
+                    Ok(round) => report.rounds.entry((step, cluster.service)).or_default().push(round),
+                    Err(error) => {
+                        let failure = format!("{:?}, {:?}: {error}", cluster.service, step.work);
+                        progress(&format!("FAILED: {failure}"));
+                        report.failures.push(failure);
+                    }
+                }
+            }
+        }
+        // A node that is killed loses its figures.
+        if step.work != Work::LeaderKilled {
+            report.usage = clusters.iter().map(|cluster| (cluster.service, cluster.usage())).collect();
+        }
+    }
+    Ok(report)
+}
+
+/// Measures one window of one service.
+async fn measure(cluster: &mut Cluster, step: Step, length: Duration) -> Result<Round> {
+    if step.work == Work::LeaderKilled {
+        let took = work::kill_leader(cluster).await?;
+        return Ok(Round { latencies_ms: vec![took.as_secs_f64() * 1e3], ..Round::default() });
+    }
+    let site = cluster.site(vec![cluster.leader().await?]);
+    let mut marks = Vec::new();
+    let mark = || marks.push((Usage::own(), cluster.usage()));
+    let latencies = match cluster.service {
+        Service::Lockmesh | Service::Consul => work::run::<Http>(&site, step, length, mark).await?,
+        Service::Etcd => work::run::<Etcd>(&site, step, length, mark).await?,
+        Service::ZooKeeper => work::run::<ZooKeeper>(&site, step, length, mark).await?,
+    };
+    let [(own_before, before), (own_after, after)] = marks[..] else { return Err("no window".into()) };
+    let seconds = length.as_secs_f64();
+    let operations = latencies.len() as f64;
+    Ok(Round {
+        per_second: operations / seconds,
+        generator_cpus: (own_after.cpu_seconds - own_before.cpu_seconds) / seconds,
+        service_cpus: (after.cpu_seconds - before.cpu_seconds) / seconds,
+        written_bytes: (after.written_bytes - before.written_bytes) / operations.max(1.0),
+        latencies_ms: latencies.iter().map(|latency| latency.as_secs_f64() * 1e3).collect(),
+    })
 }

@@ -1,13 +1,14 @@
-//! The workloads: closed loops, and the hand-off of a contended lock.
+//! The workloads: closed loops, the hand-off of a contended lock, and the time without a leader.
 //!
 //! A client has one operation in flight. Operations count from their beginning to their end, and
 //! only if they are within the window. Connecting and preparing happens before it, cleanup behind
 //! it.
 
-use crate::client::Client;
-use crate::latency::Latencies;
+use crate::Result;
+use crate::client::{Client, Site};
+use crate::cluster::{Cluster, Service};
+use crate::report::Step;
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -17,160 +18,111 @@ use tokio::task::JoinSet;
 const WARM_UP: f64 = 0.15;
 
 /// The time for which a holder keeps the contended lock: long enough for the others to queue again.
-pub(crate) const HOLD: Duration = Duration::from_millis(10);
+const HOLD: Duration = Duration::from_millis(10);
 
 /// The number of clients that connect at once.
 const NEWCOMERS: usize = 16;
 
+/// The time between the starts of two writes without a leader: the resolution of the figure.
+const PACE: Duration = Duration::from_millis(5);
+
+/// The timeout of one write without a leader, and of all.
+const ATTEMPT: Duration = Duration::from_secs(3);
+const ATTEMPTS: Duration = Duration::from_secs(60);
+
 /// The work of a client's loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, clap::ValueEnum)]
 pub(crate) enum Work {
     /// Writes of 256 bytes to the client's own key
     Puts,
-    /// Linearizable reads of the client's own key
-    Reads,
-    /// Possibly stale reads of the client's own key
-    StaleReads,
     /// Acquires and releases of the client's own lock
     Cycles,
-    /// Creation and end of a session
-    Churn,
     /// One contended lock: from its release to the next holder's grant
     Handoff,
+    /// The time from the leader's death to the next successful write
+    LeaderKilled,
 }
 
-impl Work {
-    /// All kinds of work.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Puts, Self::Reads, Self::StaleReads, Self::Cycles, Self::Churn, Self::Handoff];
-
-    /// Returns its name in tables.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Puts => "puts",
-            Self::Reads => "reads",
-            Self::StaleReads => "stale reads",
-            Self::Cycles => "lock+unlock",
-            Self::Churn => "sessions",
-            Self::Handoff => "hand-off",
-        }
-    }
-
-    /// Returns the numbers of concurrent clients, one measurement each.
-    pub(crate) fn clients(self) -> &'static [usize] {
-        if self == Self::Handoff { &[2, 64] } else { &[1, 16, 64, 256] }
-    }
-}
-
-/// The result of one window.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    /// The latencies of the operations.
-    pub(crate) latencies: Latencies,
-    /// The length of the window.
-    pub(crate) window: Duration,
-}
-
-/// Lets `clients` of a service work for a window of this length. `mark` is called at its beginning
-/// and at its end.
+/// Lets clients of a service work for a window of this length, and returns the latencies. `mark` is
+/// called at its beginning and at its end.
 pub(crate) async fn run<C: Client>(
-    site: &Rc<C::Site>,
-    work: Work,
-    clients: usize,
+    site: &Rc<Site>,
+    step: Step,
     length: Duration,
     mut mark: impl FnMut(),
-) -> io::Result<Outcome> {
-    let clients = connect::<C>(site, work, clients).await?;
-    let latencies = Rc::new(RefCell::new(Latencies::new()));
-    let begin = Instant::now() + length.mul_f64(WARM_UP);
-    let window = Window { begin, end: begin + length };
-    let meter = Meter { window, latencies: Rc::clone(&latencies) };
-    let contest = Rc::new(Contest::default());
-    let mut loops = JoinSet::new();
-    for client in clients {
-        let (meter, contest) = (meter.clone(), Rc::clone(&contest));
-        loops.spawn_local(async move {
-            match work {
-                Work::Handoff => contend(client, meter, contest).await,
-                _ => repeat(client, meter, work).await,
-            }
-        });
-    }
-    tokio::time::sleep_until(begin.into()).await;
-    mark();
-    let clients = all(loops).await?;
-    mark();
-    close(clients).await?;
-    let latencies = latencies.borrow().clone();
-    Ok(Outcome { latencies, window: length })
-}
-
-/// Connects clients, a few at once.
-async fn connect<C: Client>(site: &Rc<C::Site>, work: Work, count: usize) -> io::Result<Vec<C>> {
-    let mut clients = Vec::with_capacity(count);
-    for first in (0..count).step_by(NEWCOMERS) {
-        let mut newcomers = JoinSet::new();
-        for number in first..count.min(first + NEWCOMERS) {
+) -> Result<Vec<Duration>> {
+    let mut clients = Vec::new();
+    for first in (0..step.clients).step_by(NEWCOMERS) {
+        let newcomers = (first..step.clients.min(first + NEWCOMERS)).map(|number| {
             let site = Rc::clone(site);
-            newcomers.spawn_local(async move { C::connect(&site, number, work).await });
-        }
+            async move { C::connect(&site, number, step.work).await }
+        });
         clients.extend(all(newcomers).await?);
     }
-    Ok(clients)
+    let begin = Instant::now() + length.mul_f64(WARM_UP);
+    let meter = Rc::new(Meter { begin, end: begin + length, latencies: RefCell::default() });
+    let contest = Rc::new(Contest::default());
+    let loops = clients.into_iter().map(|client| {
+        let (meter, contest) = (Rc::clone(&meter), Rc::clone(&contest));
+        async move {
+            match step.work {
+                Work::Handoff => contend(client, &meter, &contest).await,
+                work => repeat(client, &meter, work).await,
+            }
+        }
+    });
+    let loops = tokio::task::spawn_local(all(loops.collect::<Vec<_>>()));
+    tokio::time::sleep_until(begin.into()).await;
+    mark();
+    let clients = loops.await??;
+    mark();
+    all(clients.into_iter().map(Client::close)).await?;
+    Ok(meter.latencies.take())
 }
 
-async fn close<C: Client>(clients: Vec<C>) -> io::Result<()> {
-    let mut leaving = JoinSet::new();
-    for client in clients {
-        leaving.spawn_local(client.close());
+/// Runs all at once; the first error ends it.
+async fn all<T: 'static>(
+    futures: impl IntoIterator<Item = impl Future<Output = Result<T>> + 'static>,
+) -> Result<Vec<T>> {
+    let mut tasks = JoinSet::new();
+    for future in futures {
+        tasks.spawn_local(future);
     }
-    all(leaving).await.map(drop)
-}
-
-/// Waits for all; the first error ends it.
-async fn all<T: 'static>(mut tasks: JoinSet<io::Result<T>>) -> io::Result<Vec<T>> {
-    let mut done = Vec::with_capacity(tasks.len());
+    let mut done = Vec::new();
     while let Some(finished) = tasks.join_next().await {
-        done.push(finished.map_err(io::Error::other)??);
+        done.push(finished??);
     }
     Ok(done)
 }
 
-/// The time in which operations count.
-#[derive(Clone, Copy, Debug)]
-struct Window {
+/// Records the latencies of the operations within a window.
+#[derive(Debug)]
+struct Meter {
     begin: Instant,
     end: Instant,
-}
-
-/// Records the latencies of the operations within a window.
-#[derive(Clone, Debug)]
-struct Meter {
-    window: Window,
-    latencies: Rc<RefCell<Latencies>>,
+    latencies: RefCell<Vec<Duration>>,
 }
 
 impl Meter {
     /// Records an operation; returns `false` when the time is over.
     fn note(&self, begun: Instant) -> bool {
         let now = Instant::now();
-        if begun >= self.window.begin && now <= self.window.end {
-            self.latencies.borrow_mut().record(now - begun);
+        if begun >= self.begin && now <= self.end {
+            self.latencies.borrow_mut().push(now - begun);
         }
-        now < self.window.end
+        now < self.end
     }
 }
 
-async fn repeat<C: Client>(mut client: C, meter: Meter, work: Work) -> io::Result<C> {
+async fn repeat<C: Client>(mut client: C, meter: &Meter, work: Work) -> Result<C> {
     loop {
         let begun = Instant::now();
         match work {
             Work::Puts => client.put().await?,
-            Work::Reads => client.read().await?,
-            Work::StaleReads => client.read_stale().await?,
-            Work::Cycles => client.cycle().await?,
-            Work::Churn => client.churn().await?,
-            Work::Handoff => unreachable!("a hand-off is no loop of one client"),
+            Work::Cycles | Work::Handoff | Work::LeaderKilled => {
+                client.acquire().await?;
+                client.release().await?;
+            }
         }
         if !meter.note(begun) {
             return Ok(client);
@@ -185,154 +137,91 @@ struct Contest {
     released: Cell<Option<Instant>>,
     /// `true` while a client holds the lock.
     held: Cell<bool>,
-    /// The number of grants.
     grants: Cell<u64>,
     granted: Notify,
 }
 
-impl Contest {
-    fn grant(&self) -> io::Result<Option<Instant>> {
-        if self.held.replace(true) {
-            return Err(io::Error::other("two clients hold one lock at once"));
-        }
-        self.grants.set(self.grants.get() + 1);
-        self.granted.notify_waiters();
-        Ok(self.released.take())
-    }
-
-    /// Waits until another client was granted the lock, so that the releasing client does not
-    /// acquire it again.
-    async fn passed_on(&self, grants: u64, end: Instant) {
-        while self.grants.get() == grants {
-            let granted = self.granted.notified();
-            if tokio::time::timeout_at(end.into(), granted).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
 /// Runs one contender for the lock. After the window each acquires it once more and leaves.
-async fn contend<C: Client>(mut client: C, meter: Meter, contest: Rc<Contest>) -> io::Result<C> {
+async fn contend<C: Client>(mut client: C, meter: &Meter, contest: &Contest) -> Result<C> {
     loop {
         client.acquire().await?;
-        let released = contest.grant()?;
+        if contest.held.replace(true) {
+            return Err("two clients hold one lock at once".into());
+        }
+        let grants = contest.grants.get() + 1;
+        contest.grants.set(grants);
+        contest.granted.notify_waiters();
+        let released = contest.released.take();
         let in_time = released.is_none_or(|released| meter.note(released));
-        let goes_on = in_time && Instant::now() < meter.window.end;
+        let goes_on = in_time && Instant::now() < meter.end;
         // Also behind the window: a client that finds the lock free but does not get it waits
         // longer than one that finds it held.
         tokio::time::sleep(HOLD).await;
-        let grants = contest.grants.get();
         contest.held.set(false);
         contest.released.set(Some(Instant::now()));
         client.release().await?;
         if !goes_on {
             return Ok(client);
         }
-        contest.passed_on(grants, meter.window.end).await;
+        // Another client's turn, so that the releasing client does not acquire it again.
+        while contest.grants.get() == grants {
+            if tokio::time::timeout_at(meter.end.into(), contest.granted.notified()).await.is_err() {
+                break;
+            }
+        }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::sync::Mutex;
-    use tokio::task::LocalSet;
-
-    #[test]
-    fn only_operations_within_the_window_count() {
-        let (now, hour) = (Instant::now(), Duration::from_secs(3600));
-        let meter = |begin, end| Meter {
-            window: Window { begin, end },
-            latencies: Rc::new(RefCell::new(Latencies::new())),
-        };
-        let open = meter(now, now + hour);
-        assert!(open.note(now - Duration::from_millis(1)), "began too early, but the time is not over");
-        assert_eq!(open.latencies.borrow().count(), 0);
-        assert!(open.note(now));
-        assert_eq!(open.latencies.borrow().count(), 1);
-        let over = meter(now - hour, now);
-        assert!(!over.note(now - hour), "ended too late");
-        assert_eq!(over.latencies.borrow().count(), 0);
+/// Kills the leader, returns the time without writes, and restarts it.
+///
+/// Measured from just before `SIGKILL` to the first successful write that began after the leader
+/// was gone. Writes start at a steady pace, regardless of earlier ones, so that a hanging write
+/// hides no other.
+pub(crate) async fn kill_leader(cluster: &mut Cluster) -> Result<Duration> {
+    cluster.settle().await?;
+    let leader = cluster.leader().await?;
+    // One key through each of the two remaining nodes, which exists before.
+    let others: Vec<usize> = (0..3).filter(|node| *node != leader).collect();
+    let site = cluster.site(others);
+    for number in 0..2 {
+        write_once(cluster.service, &site, number).await?;
     }
+    let killed = Instant::now();
+    cluster.nodes[leader].kill()?;
+    let took = first_write(cluster.service, &site, killed).await;
+    cluster.nodes[leader].restart()?;
+    cluster.settle().await?;
+    took
+}
 
-    /// A service in memory: locks are a mutex, all other operations return at once.
-    struct Fake {
-        lock: Rc<Mutex<()>>,
-        held: Option<tokio::sync::OwnedMutexGuard<()>>,
-        shared: std::sync::Arc<Mutex<()>>,
-        open: Rc<Cell<usize>>,
-    }
-
-    #[derive(Default)]
-    struct FakeSite {
-        shared: std::sync::Arc<Mutex<()>>,
-        open: Rc<Cell<usize>>,
-    }
-
-    impl Client for Fake {
-        type Site = FakeSite;
-
-        async fn connect(site: &Rc<FakeSite>, _: usize, _: Work) -> io::Result<Self> {
-            site.open.set(site.open.get() + 1);
-            let (shared, open) = (std::sync::Arc::clone(&site.shared), Rc::clone(&site.open));
-            Ok(Self { lock: Rc::default(), held: None, shared, open })
-        }
-
-        async fn put(&mut self) -> io::Result<()> {
-            tokio::task::yield_now().await;
-            Ok(())
-        }
-
-        async fn read(&mut self) -> io::Result<()> {
-            self.put().await
-        }
-
-        async fn read_stale(&mut self) -> io::Result<()> {
-            self.put().await
-        }
-
-        async fn cycle(&mut self) -> io::Result<()> {
-            drop(self.lock.lock().await);
-            self.put().await
-        }
-
-        async fn churn(&mut self) -> io::Result<()> {
-            Err(io::Error::other("no sessions here"))
-        }
-
-        async fn acquire(&mut self) -> io::Result<()> {
-            self.held = Some(std::sync::Arc::clone(&self.shared).lock_owned().await);
-            Ok(())
-        }
-
-        async fn release(&mut self) -> io::Result<()> {
-            self.held = None;
-            self.put().await
-        }
-
-        async fn close(self) -> io::Result<()> {
-            self.open.set(self.open.get() - 1);
-            Ok(())
+async fn first_write(service: Service, site: &Rc<Site>, since: Instant) -> Result<Duration> {
+    let mut attempts = JoinSet::new();
+    let mut pace = tokio::time::interval(PACE);
+    let (mut number, mut last) = (0, String::new());
+    while since.elapsed() < ATTEMPTS {
+        tokio::select! {
+            _ = pace.tick() => {
+                let (site, key) = (Rc::clone(site), number % 2);
+                attempts.spawn_local(async move {
+                    let written = tokio::time::timeout(ATTEMPT, write_once(service, &site, key)).await?;
+                    written.map(|()| Instant::now())
+                });
+                number += 1;
+            }
+            Some(done) = attempts.join_next() => match done? {
+                Ok(done) => return Ok(done - since),
+                Err(error) => last = error.to_string(),
+            },
         }
     }
+    Err(format!("no write within {ATTEMPTS:?} of the leader's death; the last one: {last}").into())
+}
 
-    #[tokio::test]
-    async fn every_client_works_and_leaves() {
-        LocalSet::new()
-            .run_until(async {
-                let site = Rc::new(FakeSite::default());
-                let length = Duration::from_millis(60);
-                for (work, clients) in [(Work::Puts, 33), (Work::Cycles, 2), (Work::Handoff, 5)] {
-                    let mut marks = 0;
-                    let outcome =
-                        run::<Fake>(&site, work, clients, length, || marks += 1).await.expect("it works");
-                    assert!(outcome.latencies.count() > 0, "{work:?}");
-                    assert_eq!((site.open.get(), marks), (0, 2));
-                }
-                let failed = run::<Fake>(&site, Work::Churn, 3, length, || ()).await;
-                assert_eq!(failed.expect_err("sessions fail").to_string(), "no sessions here");
-            })
-            .await;
+async fn write_once(service: Service, site: &Site, number: usize) -> Result<()> {
+    use crate::client::{etcd::Etcd, http::Http, zookeeper::ZooKeeper};
+    match service {
+        Service::Lockmesh | Service::Consul => Http::connect(site, number, Work::Puts).await?.put().await,
+        Service::Etcd => Etcd::alone(site, number).await?.put().await,
+        Service::ZooKeeper => ZooKeeper::connect(site, number, Work::Puts).await?.put().await,
     }
 }
