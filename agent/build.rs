@@ -1,5 +1,5 @@
-//! Passes the commit of the build to the program: `LOCKMESH_COMMIT` of the environment, else the
-//! commit that `.git` has checked out.
+//! Passes the commit of the build to the agent and to the server, and their version with it:
+//! `LOCKMESH_COMMIT` of the environment, else the commit that `.git` has checked out.
 //!
 //! `.git` is read for optimized builds alone. Every commit would otherwise rebuild a development
 //! build; its commit is `unknown`, as outside a repository.
@@ -11,12 +11,14 @@ use std::{env, fs};
 const SHOWN: usize = 12;
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=LOCKMESH_COMMIT");
     let told = env::var("LOCKMESH_COMMIT").ok().filter(|commit| !commit.is_empty());
     let is_release = env::var("PROFILE").is_ok_and(|profile| profile == "release");
     let commit = told.or_else(|| if is_release { commit_of(&git_folder()) } else { None });
     println!("cargo::rustc-env=LOCKMESH_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+    let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    let build = commit.map_or(version.clone(), |commit| format!("{version}+{commit}"));
+    println!("cargo::rustc-env=LOCKMESH_BUILD={build}");
 }
 
 fn git_folder() -> PathBuf {

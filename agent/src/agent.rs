@@ -3,7 +3,8 @@
 use crate::config::{AgentConfig, HttpConfig, RegistryConfig, SessionConfig, UpstreamConfig};
 use crate::error::AgentError;
 use crate::events::Events;
-use crate::http::{self, Api, HostCheck, HttpLimits, Listeners, UnixSocket};
+use crate::handover::{self, HandoverFile};
+use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
 use crate::mesh::Member;
@@ -18,7 +19,9 @@ use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
+use crate::{BUILD, COMMIT, VERSION};
 use lockmesh_agent_core::cluster::ClusterChoice;
+use lockmesh_agent_core::handover::Handover;
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_net::config::Section;
 use lockmesh_net::datagram::DatagramSocket;
@@ -35,12 +38,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle};
-
-/// The version that the agent reports.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
-
-/// The commit of the build, as found by the build script.
-pub const COMMIT: &str = env!("LOCKMESH_COMMIT");
 
 /// The interval at which startup checks whether the cluster serves.
 const READY_INTERVAL: Duration = Duration::from_millis(20);
@@ -72,6 +69,8 @@ pub struct Agent {
     shutdown: watch::Sender<bool>,
     http: JoinHandle<()>,
     session_watches: Arc<SessionWatches>,
+    handover: HandoverFile,
+    taking_over: JoinHandle<()>,
     monitors: Arc<Monitors>,
     events: Arc<Events>,
     registry_loop: JoinHandle<()>,
@@ -125,10 +124,12 @@ impl Agent {
             .with_reload(reload)
             .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
             .with_tokens_refused(config.http.refuse_tokens)
-            .with_hosts(HostCheck::of(&config.http)?);
+            .with_allowed_hosts(config.http.host_patterns()?);
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping.clone()));
         tokio::spawn(Arc::clone(&api.intervals).run(upstream.clone(), stopping.clone()));
         let (session_watches, monitors) = (Arc::clone(&api.session_watches), Arc::clone(&api.monitors));
+        let handover = HandoverFile::open(&config.data_dir);
+        let (handover, taking_over) = handover::begin(handover, &session_watches, &upstream);
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
         metrics::show_build(VERSION, COMMIT, "agent");
         tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
@@ -143,6 +144,8 @@ impl Agent {
             shutdown,
             http,
             session_watches,
+            handover,
+            taking_over,
             monitors,
             events,
             registry_loop,
@@ -229,10 +232,18 @@ impl Agent {
     /// guards learn how long their sessions stay valid without this agent. New requests are
     /// rejected from then on. Requests under way may finish within a grace period; blocking ones
     /// are answered at once with the current state.
-    pub async fn stop(self) {
+    pub async fn stop(mut self) {
         // First: guards must be notified before their streams and polls end.
         if !self.has_left.load(Ordering::Relaxed) {
-            self.upstream.announce_restart().await;
+            // It must not replace the announcement.
+            self.taking_over.abort();
+            let _ = (&mut self.taking_over).await;
+            match self.handover.announced().await {
+                Ok(()) => self.upstream.announce_restart().await,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot announce the restart: the data folder is not writable");
+                }
+            }
         }
         self.session_watches.stop();
         self.events.stop();
@@ -247,6 +258,12 @@ impl Agent {
                 tracing::error!("a part of the agent panicked: {error}");
             }
         }
+        // After the last report to a guard.
+        let left = match self.has_left.load(Ordering::Relaxed) {
+            true => Handover::of([]),
+            false => self.session_watches.handover(),
+        };
+        self.handover.leave(&left).await;
         // Last: requests under way and the last reports of checks still need the servers.
         self.upstream.close().await;
     }
@@ -378,7 +395,7 @@ fn local_identity(
         node: node.name.clone(),
         node_id: node.id.clone(),
         datacenter: config.node.datacenter.clone(),
-        version: VERSION.into(),
+        version: BUILD.into(),
         advertise: advertise.clone(),
         meta: NodeMeta::from(config.node_meta.clone()),
         server_rpc,
@@ -388,7 +405,7 @@ fn local_identity(
 fn registration(identity: &node::Identity) -> AgentRegistration {
     AgentRegistration {
         services: identity.server_rpc.map(|rpc| server_service(&identity.node, rpc)).into_iter().collect(),
-        version: VERSION.into(),
+        version: BUILD.into(),
         ..AgentRegistration::of(identity.record())
     }
 }
@@ -403,7 +420,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_end_of_gossip_is_told_unless_the_agent_stops() {
+    async fn gossip_end_reported_unless_stopping() {
         assert_eq!(why_gossip_ended(Ok(()), true), None);
         assert!(why_gossip_ended(Ok(()), false).is_some_and(|reason| reason.contains("socket")));
         let panicked = tokio::spawn(async { panic!("a fault") }).await;

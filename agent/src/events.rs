@@ -76,7 +76,7 @@ impl Events {
         Arc::new(Self { node, shown: watch::Sender::default(), way })
     }
 
-    /// Fires an event: it is on its way to all hosts then.
+    /// Fires an event: it is listed here, and on its way to all hosts, when this returns.
     ///
     /// # Errors
     /// No host received it.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_fires_is_told_what_the_mesh_says() {
+    async fn fire_returns_mesh_outcome() {
         let (events, mut mesh) = Events::in_mesh("n1".into());
         let fire = async |answer: Result<(), FireError>, mesh: &mut mpsc::Receiver<Fired>| {
             let (told, ()) = tokio::join!(events.fire(event(1)), async {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_wait_for_the_mesh_than_there_is_room_for() {
+    async fn full_queue_rejects_fire() {
         let (events, _mesh) = Events::in_mesh("n1".into());
         let mut waiting = Vec::new();
         for number in 0..=QUEUED as u8 {

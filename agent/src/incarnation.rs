@@ -9,17 +9,25 @@ use std::io;
 /// The kernel's file with the boot id.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Returns the id of the host's boot.
+///
+/// # Errors
+/// The kernel does not show it.
+pub(crate) fn boot_id() -> io::Result<String> {
+    fs::read_to_string(BOOT_ID).map(|boot| boot.trim().to_owned())
+}
+
 /// Returns the incarnation of this process.
 ///
 /// # Errors
 /// The system has no random numbers. A missing boot id is not an error: all boots then count as the
 /// same one, and the certificate still distinguishes hosts.
 pub(crate) fn of_this_process(identity: &Identity) -> io::Result<Incarnation> {
-    let boot = fs::read_to_string(BOOT_ID).unwrap_or_else(|error| {
+    let boot = boot_id().unwrap_or_else(|error| {
         tracing::warn!(file = BOOT_ID, %error, "cannot read the kernel's boot id; reboots are not detected");
         String::new()
     });
-    let digest: [u8; 32] = Sha256::digest(boot.trim()).into();
+    let digest: [u8; 32] = Sha256::digest(boot).into();
     Ok(Incarnation {
         process: random::bytes()?,
         boot: digest[..16].try_into().expect("a digest is longer"),

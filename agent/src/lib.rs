@@ -11,13 +11,12 @@
 //! | `agent.rs`, `error.rs` | start and stop of all parts; startup errors |
 //! | `http/` | the local API: listeners, limits, router |
 //! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
-//! | `http/go/` | parsing by Go's rules: query strings, paths, numbers, string literals, JSON |
 //! | `http/filter/` | the language of `?filter=` |
 //! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
 //! | `registry/` | this agent's own services and health checks: clock, log, data folder and connection around `agent/core/src/registry`, which decides |
-//! | `definitions/` | definitions of services and checks, in requests and in the configuration |
 //! | `probes/` | health checks that this agent runs: HTTP, TCP, UDP, gRPC, HTTP/2 ping, scripts |
-//! | `session_watches.rs`, `boot_clock.rs` | sessions that guards on this host follow, and the clock of their deadlines |
+//! | `session_watches.rs`, `boot_clock.rs`, `handover.rs` | sessions that guards on this host follow, the clock of their deadlines, and their hand-over to the next process |
+//! | `loss.rs` | the loss of a session as clients see it |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
 //! | `config/` | settings of an agent |
 //! | `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
@@ -38,13 +37,14 @@ pub mod agent;
 mod boot_clock;
 pub mod config;
 pub mod consul;
-pub mod definitions;
 pub mod error;
 pub mod events;
+mod handover;
 pub mod http;
 mod incarnation;
 mod juror;
 pub mod listener;
+mod loss;
 mod mesh;
 pub mod mesh_questions;
 pub mod metrics;
@@ -57,3 +57,14 @@ pub mod registry;
 pub mod reload;
 pub mod session_watches;
 pub mod upstream;
+
+pub use lockmesh_agent_core::{definitions, go};
+
+/// The version of the program.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The commit of the build, as found by the build script.
+pub const COMMIT: &str = env!("LOCKMESH_COMMIT");
+
+/// The version with the commit, if that is known: `0.1.0+0123456789ab`.
+const BUILD: &str = env!("LOCKMESH_BUILD");

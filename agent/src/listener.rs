@@ -8,22 +8,30 @@
 
 use crate::juror::Juror;
 use crate::mesh_questions::MeshQuestions;
-use crate::metrics::REFUSED_CONNECTIONS;
+use crate::metrics::{REFUSED_CONNECTIONS, RETRIED_CONNECTIONS};
 use crate::upstream::Upstream;
+use lockmesh_net::admission::{Admission, Admitted, HandshakeTurn, NodeConnections, Place};
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{Arrival, FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, Unavailable};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// The maximum number of connections, including those in their handshake.
-const MAX_CONNECTIONS: usize = 256;
+/// The maximum number of concurrent handshakes.
+const MAX_HANDSHAKES: usize = 64;
 
-/// The maximum number of connections of other agents among them.
+/// The maximum number of connections of servers.
+const MAX_SERVERS: usize = 192;
+
+/// The maximum number of connections of other agents.
 const MAX_AGENTS: usize = 64;
+
+/// The maximum number of connections of one of them: it needs one, and those of its earlier life
+/// end by a timeout.
+const MAX_OF_AGENT: usize = 4;
 
 /// The timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,35 +50,41 @@ pub struct Listener {
     upstream: Upstream,
     juror: Arc<Juror>,
     mesh: MeshQuestions,
-    agents: Arc<Semaphore>,
+    admission: Admission,
+    servers: Arc<Semaphore>,
+    agents: Arc<Mutex<NodeConnections<Connection>>>,
 }
 
 impl Listener {
     /// Creates a listener on this endpoint, for the lease of this upstream and this mesh.
     pub fn new(endpoint: Arc<Endpoint>, upstream: Upstream, mesh: MeshQuestions) -> Self {
         let juror = Arc::new(Juror::new(Arc::clone(&endpoint), mesh.clone()));
-        Self { endpoint, upstream, juror, mesh, agents: Arc::new(Semaphore::new(MAX_AGENTS)) }
+        let admission = Admission::new(MAX_HANDSHAKES);
+        let servers = Arc::new(Semaphore::new(MAX_SERVERS));
+        let agents = Arc::new(Mutex::new(NodeConnections::new(MAX_AGENTS, MAX_OF_AGENT)));
+        Self { endpoint, upstream, juror, mesh, admission, servers, agents }
     }
 
     /// Accepts connections until the endpoint is closed.
     pub async fn run(self) {
-        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         while let Some(arrival) = self.endpoint.accept().await {
-            // Before the handshake, which is the expensive part.
-            let Ok(permit) = permits.clone().try_acquire_owned() else {
-                REFUSED_CONNECTIONS.inc();
-                arrival.refuse();
-                continue;
-            };
-            tokio::spawn(self.clone().welcome(arrival, permit));
+            match self.admission.admit(arrival) {
+                Admitted::Yes(arrival, turn) => drop(tokio::spawn(self.clone().welcome(arrival, turn))),
+                Admitted::Retried => RETRIED_CONNECTIONS.inc(),
+                Admitted::Refused => REFUSED_CONNECTIONS.inc(),
+            }
         }
     }
 
-    async fn welcome(self, arrival: Arrival, _permit: OwnedSemaphorePermit) {
+    async fn welcome(self, arrival: Arrival, turn: HandshakeTurn) {
         let remote = arrival.remote_address();
-        let handshake = timeout(HANDSHAKE_TIMEOUT, arrival.handshake());
-        let reason = match handshake.await {
-            Ok(Ok(connection)) => return self.serve(&connection).await,
+        let handshake = timeout(HANDSHAKE_TIMEOUT, arrival.handshake()).await;
+        drop(turn);
+        let reason = match handshake {
+            Ok(Ok(connection)) => match connection.peer().role {
+                Role::Server => return self.serve_server(&connection).await,
+                Role::Agent => return self.serve_agent(&connection).await,
+            },
             Ok(Err(LinkError::Withdrawn)) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the handshake took too long".into(),
@@ -81,14 +95,35 @@ impl Listener {
         tracing::debug!(%remote, reason, "refused a connection");
     }
 
-    async fn serve(&self, connection: &Connection) {
-        let (peer, remote) = (connection.peer(), connection.remote_address());
-        let place = (peer.role == Role::Agent).then(|| self.agents.try_acquire());
-        if let Some(Err(_)) = place {
-            REFUSED_CONNECTIONS.inc();
-            tracing::debug!(%remote, %peer, "refused a connection: too many connections of agents");
-            return connection.close(Close::Denied, "too many connections of agents");
+    async fn serve_server(&self, connection: &Connection) {
+        // Its next challenge must get through a flood of strangers.
+        self.admission.know(connection.remote_address().ip());
+        match self.servers.try_acquire() {
+            Ok(_place) => self.serve(connection).await,
+            Err(_) => refuse(connection, "too many connections of servers"),
         }
+    }
+
+    async fn serve_agent(&self, connection: &Connection) {
+        let node = &connection.peer().node;
+        let place = self.agents().enter(node, connection.clone());
+        match place {
+            Place::Number(number, displaced) => {
+                if let Some(displaced) = displaced {
+                    refuse(&displaced, "this node has too many connections, and opened a newer one");
+                }
+                self.serve(connection).await;
+                self.agents().leave(node, number);
+            }
+            Place::Full => refuse(connection, "too many connections of agents"),
+        }
+    }
+
+    fn agents(&self) -> MutexGuard<'_, NodeConnections<Connection>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn serve(&self, connection: &Connection) {
         loop {
             match timeout(IDLE_TIMEOUT, connection.accept()).await {
                 Ok(Ok((Purpose::Calls, sender, receiver))) => {
@@ -153,4 +188,11 @@ impl Listener {
         }
         Ok(())
     }
+}
+
+fn refuse(connection: &Connection, reason: &str) {
+    REFUSED_CONNECTIONS.inc();
+    let (peer, remote) = (connection.peer(), connection.remote_address());
+    tracing::debug!(%remote, %peer, reason, "refused a connection");
+    connection.close(Close::Full, reason);
 }

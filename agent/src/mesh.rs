@@ -9,7 +9,7 @@ use crate::events::{Events, FireError, Fired};
 use crate::mesh_questions::{Answer, Asked, Awaited, Wanted};
 use crate::metrics;
 use crate::upstream::Upstream;
-use crate::upstream::calls::{Accuse, Spread};
+use crate::upstream::calls::{Spread, Suspect};
 use bytes::Bytes;
 use lockmesh_agent_core::gossip::Counts;
 use lockmesh_agent_core::gossip::mesh::{Mesh, Output, SYNC_TIMEOUT, SealCounts};
@@ -158,6 +158,8 @@ impl Member {
             Some(mesh) => mesh.fire(self.clock.now(), event, output).map_err(FireError::TooMany),
             None => Err(FireError::NotMember),
         };
+        // Clients list their event right after the answer.
+        output.events.drain(..).for_each(|event| self.events.receive(event));
         // The caller may be gone; the event is on its way in any case.
         let _ = outcome.send(result);
     }
@@ -198,8 +200,8 @@ impl Member {
                 metrics::MESH_EVENTS.with_label_values(&["unsent"]).inc();
             }
         }
-        if !output.accusations.is_empty() {
-            self.accuse(output.accusations);
+        if !output.suspicions.is_empty() {
+            self.suspect(output.suspicions);
         }
         output.challenges.into_iter().for_each(|(from, challenge)| self.answer(from, challenge));
         output.spread.into_iter().for_each(|item| self.spread(item));
@@ -207,12 +209,12 @@ impl Member {
         output.events.into_iter().for_each(|event| self.events.receive(event));
     }
 
-    fn accuse(&self, leases: Vec<LeaseId>) {
+    fn suspect(&self, leases: Vec<LeaseId>) {
         let upstream = self.upstream.clone();
         tokio::spawn(async move {
             // A lost suspicion is harmless: other agents report it too, and the renewal is overdue
             // soon.
-            if let Err(reason) = upstream.call(Accuse(leases)).await {
+            if let Err(reason) = upstream.call(Suspect(leases)).await {
                 tracing::debug!(%reason, "no server accepted a suspicion");
             }
         });

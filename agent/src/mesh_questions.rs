@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_goes_to_all_who_asked_that_and_to_nobody_else() {
+    async fn reply_reaches_all_matching_callers() {
         let (questions, mut asked) = MeshQuestions::channel();
         let ask = |challenge| {
             let questions = questions.clone();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn questions_that_nobody_waits_for_are_not_kept() {
+    async fn abandoned_questions_not_kept() {
         let (questions, mut asked) = MeshQuestions::channel();
         let mut awaited = Awaited::default();
         for nonce in 1..100 {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_mesh_nobody_answers() {
+    async fn no_reply_without_mesh() {
         assert_eq!(MeshQuestions::default().challenge(challenge(1, 1)).await, None);
         assert!(!MeshQuestions::default().queue(Vec::new()));
     }

@@ -87,6 +87,8 @@ lockmesh_net::metrics! {
         ];
     pub REFUSED_CONNECTIONS: IntCounter = "lockmesh_agent_refused_connections_total",
         "Rejected connections to the agent's QUIC listener";
+    pub RETRIED_CONNECTIONS: IntCounter = "lockmesh_agent_retried_connections_total",
+        "Connections to the agent's QUIC listener whose address was validated first";
     pub CERTIFICATE_EXPIRY: prometheus::Gauge = "lockmesh_agent_certificate_expiry_timestamp_seconds",
         "Expiry of the agent's certificate or of its authority";
 }
@@ -159,7 +161,7 @@ pub(crate) fn count_mesh(before: &(Counts, SealCounts), now: &(Counts, SealCount
             gossip.received,
             gossip.sent,
             gossip.probes,
-            gossip.accusations,
+            gossip.suspicions,
             gossip.excused,
             gossip.refutations,
             gossip.malformed,
@@ -194,7 +196,7 @@ const MESH_EVENT_NAMES: [&str; 26] = [
     "received",
     "sent",
     "probe",
-    "accusation",
+    "suspicion",
     "excused_probe",
     "refutation",
     "malformed_packet",
@@ -485,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_belong_to_what_they_are_about() {
+    fn endpoints_grouped_by_subject() {
         let group = |endpoint| GROUPS[group_of(endpoint)];
         assert_eq!(
             ["/v1/kv/", "/v1/txn", "/v1/agent/check/pass/", "/health/ready", "unknown"].map(group),
@@ -494,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_shows_in_prometheus_text() {
+    fn counter_in_prometheus_text() {
         REQUESTS.with_label_values(&["/v1/test-of-metrics", "200"]).inc_by(3);
         let text = String::from_utf8(prometheus_text(&upstream())).unwrap();
         assert!(
@@ -504,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_interval_has_what_was_counted_in_it() {
+    async fn interval_counts_only_its_increments() {
         let label = "/v1/test-of-intervals";
         let intervals = Arc::new(Intervals::default());
         let (stop, stopping) = watch::channel(false);
@@ -530,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distribution_has_the_values_since_the_last_totals() {
+    fn histogram_sample_covers_last_interval() {
         let histogram = Histogram::with_opts(HistogramOpts::new("a_long_name_seconds", "help")).unwrap();
         let mut totals = Totals::default();
         histogram.observe(9.0);
@@ -557,14 +559,14 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_the_process_is_a_gauge_without_the_host_s_name() {
+    fn process_memory_gauge_omits_hostname() {
         let metrics = Intervals::default().consul_json(&upstream());
         let memory = metrics.gauges.iter().find(|gauge| gauge.name == "consul.runtime.alloc_bytes");
         assert!(memory.is_some_and(|memory| memory.value > 0.0), "{memory:?}");
     }
 
     #[test]
-    fn a_watcher_counts_while_it_lives() {
+    fn live_watcher_is_counted() {
         let before = BLOCKED.get();
         let watcher = BlockedWatcher::begin();
         assert!(BLOCKED.get() > before || before > 0);

@@ -5,7 +5,7 @@
 //! is formatted and no further level is enabled. Lines of other crates are copied from `info` on:
 //! below that they could contain what they send and receive, or be caused by a monitor.
 
-use crate::probes::output::truncate;
+use lockmesh_agent_core::registry::floor_char_boundary;
 use serde_json::{Map, Value};
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -227,6 +227,13 @@ fn is_plain(value: &str) -> bool {
     !value.is_empty() && !value.contains(|c: char| c.is_whitespace() || c.is_control() || c == '"')
 }
 
+/// Returns the text with control characters escaped.
+pub fn printable(text: &str) -> String {
+    let mut printed = String::new();
+    push_escaped(&mut printed, text);
+    printed
+}
+
 /// Appends a text without line breaks and control characters, which could command a terminal.
 fn push_escaped(text: &mut String, message: &str) {
     for character in message.chars() {
@@ -240,7 +247,7 @@ fn push_escaped(text: &mut String, message: &str) {
 /// Returns at most `limit` bytes of a text, and a mark if it is longer.
 pub(crate) fn cut(mut text: String, limit: usize) -> String {
     if text.len() > limit {
-        truncate(&mut text, limit);
+        text.truncate(floor_char_boundary(&text, limit));
         text.push('…');
     }
     text
@@ -349,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_shape_of_consul_s() {
+    fn line_format_matches_consul() {
         let fields = vec![("service", "web".into()), ("port", 80.into()), ("text", "a b\n".into())];
         let line = line("registered\u{1b}[1m", fields);
         assert_eq!(
@@ -367,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_is_named_as_consul_names_it() {
+    fn module_names_match_consul() {
         assert_eq!(module("lockmesh_server::driver"), Some("agent.server"));
         assert_eq!(module("lockmesh_cli::agent"), Some("agent"));
         assert_eq!(module(AUDIT), Some("agent"));
@@ -375,14 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_between_characters() {
+    fn truncation_respects_character_boundary() {
         let long = "ä".repeat(MAX_TEXT);
         assert_eq!(cut(long.clone(), MAX_TEXT), format!("{}…", "ä".repeat(MAX_TEXT / 2)));
         assert_eq!(cut(long.clone(), long.len()), long);
     }
 
     #[tokio::test]
-    async fn a_slow_monitor_loses_lines_and_is_sent_their_number() {
+    async fn slow_monitor_reports_dropped_lines() {
         let monitors = Monitors::new(1);
         let mut monitor = monitors.open(LevelFilter::ERROR).expect("a place");
         let reads = |reader: &&Reader| Arc::ptr_eq(&reader.dropped, &monitor.dropped);

@@ -4,8 +4,7 @@ use crate::own_address::OwnAddress;
 use lockmesh_agent_core::quorum_client::tagged_addresses;
 use lockmesh_net::config::NodeConfig;
 use lockmesh_net::files::FileError;
-use lockmesh_net::private;
-use lockmesh_net::random;
+use lockmesh_net::{owner, private, random};
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::record::Node;
 use std::collections::BTreeMap;
@@ -143,7 +142,7 @@ pub fn random_uuid() -> Result<String, NodeError> {
 fn kept_id(data_dir: &Path) -> Result<String, NodeError> {
     let path = data_dir.join(FILE);
     let file_error = |error| NodeError::File { path: path.clone(), error };
-    match fs::read_to_string(&path) {
+    match owner::read(&path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
             Ok(id) => Ok(id.hyphenated().to_string()),
             // Not replaced: the node may be known by the former contents.
@@ -176,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_is_drawn_once_and_kept() {
+    fn generated_id_persists() {
         let folder = tempfile::tempdir().expect("a folder");
         let first = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect("an id");
         let second = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect("an id");
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_id_is_not_replaced() {
+    fn damaged_id_not_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join(FILE), "mine").expect("a file");
         let error = NodeIdentity::resolve(&NodeConfig::default(), folder.path()).expect_err("no id");

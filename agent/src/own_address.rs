@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_corrected_once_it_is_known_or_gone() {
+    fn loopback_or_lost_address_corrected() {
         let (loopback, first, second) = (ip("127.0.0.1"), ip("10.0.0.7"), ip("10.1.0.7"));
         assert_eq!(corrected(loopback, first, true), Some(first), "the network has come up");
         assert_eq!(corrected(first, second, true), None, "another interface leads to this server");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_is_resolved_again_and_a_fixed_address_is_not() {
+    async fn names_refreshed_fixed_addresses_kept() {
         let server = "127.0.0.1:1".parse().expect("an address");
         let localhost = "localhost".parse().expect("a name");
         let own = OwnAddress::find(Some(&localhost), &[]);

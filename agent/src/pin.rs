@@ -4,6 +4,7 @@
 
 use crate::node::write_durably;
 use lockmesh_agent_core::cluster::Pin;
+use lockmesh_net::owner;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -68,7 +69,7 @@ impl PinStore {
     /// follow any cluster that answers.
     pub fn open(folder: &Path) -> Result<(Self, Option<Pin>), PinError> {
         let path = folder.join(FILE);
-        let pin = match fs::read_to_string(&path) {
+        let pin = match owner::read(&path) {
             Ok(text) => Some(parse(&path, &text)?),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(PinError::Unreadable { path, error }),
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pin_is_kept_until_the_node_leaves() {
+    fn pin_kept_until_leave() {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, pin) = PinStore::open(folder.path()).expect("nothing is there");
         assert_eq!(pin, None);
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_folder_it_holds_for_the_process_and_a_damaged_file_stops_the_start() {
+    fn missing_folder_ignored_damaged_pin_fails() {
         let folder = tempfile::tempdir().expect("a folder");
         let (store, _) = PinStore::open(&folder.path().join("none")).expect("nothing is there");
         store.note(Pin::default());

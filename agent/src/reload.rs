@@ -1,19 +1,50 @@
 //! The channel for requests to reload this process, or to leave the cluster and exit. The API sends
 //! the requests, and the owner of the process executes them.
 
+use lockmesh_net::Peer;
 use lockmesh_protocol::rpc::Unavailable;
+use std::error::Error;
+use std::path::PathBuf;
 use tokio::sync::{mpsc, oneshot};
 
 /// The maximum number of queued orders; further ones wait.
 const ORDERS: usize = 4;
 
 /// The changes, one per line; or the reason why nothing changed.
-pub type Outcome = Result<Vec<String>, String>;
+pub type Outcome = Result<Vec<String>, ReloadError>;
+
+/// The reason why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// No order is executed any more.
+    #[error("this process cannot reload: it is shutting down")]
+    ShuttingDown,
+    /// The certificate names another node or role.
+    #[error("{} is the certificate of {new}, but this process is {own}", file.display())]
+    OtherPeer {
+        /// The certificate.
+        file: PathBuf,
+        /// The peer that it names.
+        new: Peer,
+        /// This process.
+        own: Peer,
+    },
+    /// A reloaded file is invalid.
+    #[error(transparent)]
+    Invalid(Box<dyn Error + Send + Sync>),
+}
+
+impl ReloadError {
+    /// The error of a reloaded file.
+    pub fn invalid(error: impl Error + Send + Sync + 'static) -> Self {
+        Self::Invalid(Box::new(error))
+    }
+}
 
 /// A request to this process.
 #[derive(Debug)]
 pub enum Order {
-    /// Reload the certificate and the log level.
+    /// Reload the certificates and the reloadable keys of the configuration.
     Reload(ReloadOrder),
     /// Remove the node from the cluster, and exit.
     Leave(LeaveOrder),
@@ -50,7 +81,7 @@ impl ReloadOrder {
             // One line, regardless of the number of invalid keys: a log line is found by its own
             // words.
             Err(reason) => {
-                let reason = reason.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+                let reason = reason.to_string().lines().map(str::trim).collect::<Vec<_>>().join("; ");
                 tracing::error!(%reason, "reload failed; nothing was changed");
             }
         }
@@ -73,14 +104,13 @@ impl Asking {
     /// Requests a reload, and waits for the outcome.
     ///
     /// # Errors
-    /// Nothing changes, and the text is the reason: a reloaded file is invalid, or the process is
-    /// shutting down.
+    /// Nothing changes: a reloaded file is invalid, or the process is shutting down.
     pub async fn reload(&self) -> Outcome {
-        let gone = "this process cannot reload: it is shutting down";
         let (caller, outcome) = oneshot::channel();
-        let orders = self.0.as_ref().ok_or(gone)?;
-        orders.send(Order::Reload(ReloadOrder(Some(caller)))).await.map_err(|_| gone)?;
-        outcome.await.map_err(|_| gone)?
+        let orders = self.0.as_ref().ok_or(ReloadError::ShuttingDown)?;
+        let sent = orders.send(Order::Reload(ReloadOrder(Some(caller)))).await;
+        sent.map_err(|_| ReloadError::ShuttingDown)?;
+        outcome.await.map_err(|_| ReloadError::ShuttingDown)?
     }
 
     /// Requests that the process leaves and exits, and waits until it has left.

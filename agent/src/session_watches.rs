@@ -6,13 +6,14 @@
 //! the pure value; nothing is decided here.
 
 use crate::boot_clock::BootClock;
-use crate::http::loss_in_words;
+use crate::loss;
 use crate::metrics;
 use crate::upstream::calls::{EndSession, Read};
 use crate::upstream::{BoxFuture, Upstream};
+use lockmesh_agent_core::handover::{GuardPoll, Handover};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::EndReason;
-use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionState, SessionView};
+use lockmesh_agent_core::session_events::{Renewal, SessionEvent, SessionEvents, SessionState, SessionView};
 use lockmesh_agent_core::session_watch::{Found, Input, LINGER, Orders, READ_WAIT, ReadOrder, SessionWatch};
 use lockmesh_net::random::seed;
 use lockmesh_protocol::id::{LogIndex, NodeName, SessionId};
@@ -35,9 +36,18 @@ pub struct SessionWatches {
     node: NodeName,
     most: usize,
     clock: BootClock,
-    watched: Mutex<HashMap<SessionId, Arc<watch::Sender<SessionEvent>>>>,
+    watched: Mutex<HashMap<SessionId, Watched>>,
     reasons: Semaphore,
     stopping: watch::Sender<bool>,
+    /// Which guards rely on the announced restart of an earlier process, or of this one.
+    handover: Mutex<Handover>,
+}
+
+/// A watched session.
+#[derive(Debug)]
+struct Watched {
+    told: Arc<watch::Sender<SessionEvent>>,
+    renewal: Renewal,
 }
 
 /// The reason why a session cannot be followed.
@@ -79,6 +89,7 @@ impl SessionWatches {
             watched: Mutex::default(),
             reasons: Semaphore::new(REASONS_AT_A_TIME),
             stopping: watch::Sender::new(false),
+            handover: Mutex::default(),
         })
     }
 
@@ -92,13 +103,35 @@ impl SessionWatches {
         self.stopping.send_replace(true);
     }
 
+    /// Changes the state of the guards' hand-over.
+    pub(crate) fn change_handover<T>(&self, change: impl FnOnce(&mut Handover) -> T) -> T {
+        change(&mut self.handover.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the state of the guards' hand-over.
+    pub(crate) fn handover(&self) -> Handover {
+        self.handover.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Records that a report is about to be sent to a follower of the session, and sets its index.
+    pub(crate) fn reported(
+        &self,
+        session: SessionId,
+        event: SessionEvent,
+        poll: Option<GuardPoll>,
+    ) -> SessionEvent {
+        let is_announced = self.upstream.lease().borrow().announced.is_some();
+        let index = self.change_handover(|handover| handover.reported(session, &event, is_announced, poll));
+        SessionEvent { index, ..event }
+    }
+
     /// Follows a session; a session that has ended is reported as lost.
     ///
     /// # Errors
     /// [`FollowError`]; the session is not followed.
     pub(crate) async fn follow(self: &Arc<Self>, session: SessionId) -> Result<Followed, FollowError> {
-        if let Some(told) = self.table().get(&session) {
-            return Ok(Followed { told: told.subscribe() });
+        if let Some(watched) = self.table().get(&session) {
+            return Ok(Followed { told: watched.told.subscribe() });
         }
         let lease = self.upstream.lease().borrow().clone();
         let (began, read) = self.read(session, None).await;
@@ -110,15 +143,16 @@ impl SessionWatches {
         }
         let mut table = self.table();
         // Another caller may have been first.
-        if let Some(told) = table.get(&session) {
-            return Ok(Followed { told: told.subscribe() });
+        if let Some(watched) = table.get(&session) {
+            return Ok(Followed { told: watched.told.subscribe() });
         }
         if table.len() >= self.most {
             return Err(FollowError::Full(self.most));
         }
         let (told, receiver) = watch::channel(events.event().clone());
         let told = Arc::new(told);
-        table.insert(session, Arc::clone(&told));
+        let renewal = Renewal { at: began, ttl: None };
+        table.insert(session, Watched { told: Arc::clone(&told), renewal });
         metrics::WATCHED_SESSIONS.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
         drop(table);
         let (watch, orders) = SessionWatch::new(events, index, seed());
@@ -126,14 +160,29 @@ impl SessionWatches {
         Ok(Followed { told: receiver })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<watch::Sender<SessionEvent>>>> {
+    /// Returns the reason for the end of a session that its guard gives up; see
+    /// [`SessionEvent::end_reason`].
+    pub(crate) fn end_reason(&self, session: SessionId, claimed: Option<Duration>) -> EndReason {
+        let now = self.clock.now();
+        let reason = |watched: &Watched| watched.told.borrow().end_reason(claimed, watched.renewal, now);
+        self.table().get(&session).map_or(EndReason::Unconfirmed, reason)
+    }
+
+    /// Notes that a renewal of a session's TTL was acknowledged.
+    pub(crate) fn renewed(&self, session: SessionId, ttl: Option<Duration>) {
+        if let Some(watched) = self.table().get_mut(&session) {
+            watched.renewal = Renewal { at: self.clock.now(), ttl };
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<SessionId, Watched>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes a watch, unless it has a follower and `may_go_on` is set.
     fn forget(&self, session: SessionId, may_go_on: bool) -> bool {
         let mut table = self.table();
-        if may_go_on && table.get(&session).is_some_and(|told| !told.is_closed()) {
+        if may_go_on && table.get(&session).is_some_and(|watched| !watched.told.is_closed()) {
             return false;
         }
         table.remove(&session);
@@ -171,8 +220,8 @@ impl SessionWatches {
         };
         let is_end = |loss: &&Arc<Loss>| loss.session == session && loss.cause != LossCause::KeyDeleted;
         match losses.iter().find(is_end) {
-            Some(loss) => loss_in_words(loss),
-            None => "the session does not exist: it ended long ago, or was never created".into(),
+            Some(found) => loss::shape(found).in_words(),
+            None => "the session does not exist: it ended long ago, was never created, or a restored backup lacks it".into(),
         }
     }
 }

@@ -45,7 +45,7 @@ mod tests {
     const LIMITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
     #[test]
-    fn pauses_double_up_to_the_limit_and_start_over() {
+    fn doubles_to_limit_and_resets() {
         let mut backoff = Backoff::new(LIMITS, 7);
         for length in [10, 20, 40, 80, 80].map(Duration::from_millis) {
             let pause = backoff.next_pause();
@@ -56,13 +56,13 @@ mod tests {
     }
 
     #[test]
-    fn those_who_begin_together_do_not_come_back_together() {
+    fn seeds_jitter_independently() {
         let (mut one, mut other) = (Backoff::new(LIMITS, 1), Backoff::new(LIMITS, 2));
         assert_ne!(one.next_pause(), other.next_pause());
     }
 
     #[test]
-    fn a_lower_limit_shortens_the_next_pause() {
+    fn lowered_limit_shortens_next_pause() {
         let mut backoff = Backoff::new(LIMITS, 7);
         for _ in 0..4 {
             backoff.next_pause();

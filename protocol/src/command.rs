@@ -127,12 +127,14 @@ pub enum Command {
         /// The index base at that time.
         base: u64,
     },
-    /// Ends an announced restart whose time is over. Does nothing in another term, or if the agent
-    /// has announced another restart since.
+    /// Ends an announced restart: its time is over, or the agent's next process says that no guard
+    /// relies on it any more. Does nothing in another term, or if the agent has announced another
+    /// restart since.
     EndRestart {
         /// The agent.
         agent: AgentNumber,
-        /// The index of the announcement.
+        /// The index of the announcement. An agent gives the beginning of its lease instead, and
+        /// means the restart that was announced before; the leader fills in the rest.
         announced_at: LogIndex,
         /// The term in which this was decided.
         term: Term,

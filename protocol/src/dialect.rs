@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_receives_only_causes_that_it_can_decode() {
+    fn loss_causes_downgraded_per_dialect() {
         let given_up = LossCause::GivenUp { silent_for: Duration::from_secs(3) };
         let failed = LossCause::CheckFailed { check: "web".into(), output: "refused".into() };
         let critical = LossCause::CheckCritical("web".into());
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_receives_only_rows_of_a_backup_that_it_can_decode() {
+    fn unsupported_backup_rows_denied() {
         let part = |rows| {
             let (cluster_id, term) = (String::new(), Term(1));
             Response::BackupPart(BackupPart {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_knows_no_parts_receives_a_plain_read() {
+    fn part_read_becomes_plain_read() {
         let (query, consistency) = (Query::Sessions, Consistency::Stale);
         let parts = Call::Begin(CallId(1), Request::ReadParts { query: query.clone(), consistency });
         let read = Call::Begin(CallId(1), Request::Read { query, consistency, blocking: None });
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_knows_no_coordinates_receives_harmless_requests() {
+    fn unsupported_coordinate_requests_become_harmless() {
         let begin = |request| Call::Begin(CallId(1), request);
         let read =
             |query, blocking| begin(Request::Read { query, consistency: Consistency::Stale, blocking });
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_knows_no_prepared_queries_receives_harmless_requests() {
+    fn unsupported_prepared_queries_become_harmless() {
         let begin = |request| Call::Begin(CallId(1), request);
         let consistency = Consistency::Stale;
         let harmless = begin(Request::Read { query: Query::Txn(Vec::new()), consistency, blocking: None });

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_read() {
+    fn parses_go_durations() {
         let known = [
             ("0", 0),
             ("-0", 0),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_in_gos_words() {
+    fn errors_match_go_messages() {
         assert_eq!(complaint("15"), "time: missing unit in duration \"15\"");
         assert_eq!(complaint("abc"), "time: invalid duration \"abc\"");
         assert_eq!(complaint("1x"), "time: unknown unit \"x\" in duration \"1x\"");
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn formatted_durations_parse_back() {
         let known = [
             (0, "0s"),
             (7, "7ns"),

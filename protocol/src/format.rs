@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_build_reads_what_an_earlier_one_wrote() {
+    fn decodes_older_versions() {
         let old = stored(1, &v1::Record { name: "a".into(), count: 7 });
         let read = Record { name: "a".into(), count: 7, reason: None };
         assert_eq!(decode::<Record>(&old), Ok(read));
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_later_build_wrote_is_refused_in_words() {
+    fn newer_or_malformed_record_rejected() {
         let record = Record { name: "a".into(), count: 300, reason: None };
         let error = decode::<Record>(&stored(3, &record)).expect_err("an unknown version").to_string();
         assert_eq!(error, "it has format 3, but this build reads formats up to 2: install a newer lockmesh");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_known_from_the_first_to_the_newest() {
+    fn accepts_versions_first_through_newest() {
         for (bytes, is_known) in
             [(&[1, 9][..], true), (&[2], true), (&[3], false), (&[0], false), (&[], false)]
         {

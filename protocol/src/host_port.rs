@@ -150,7 +150,7 @@ mod tests {
     use super::{Host, HostPort};
 
     #[test]
-    fn an_address_is_a_host_and_a_port() {
+    fn parses_host_and_port() {
         for (text, host, port, is_literal) in [
             ("10.0.0.5:8300", "10.0.0.5", 8300, true),
             ("s1.internal:8300", "s1.internal", 8300, false),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_an_address_or_a_name() {
+    fn parses_ip_or_name_host() {
         for (text, is_address) in [("10.0.0.7", true), ("2001:db8::7", true), ("web-1.internal", false)] {
             let host: Host = text.parse().unwrap_or_else(|_| panic!("{text}"));
             assert_eq!((matches!(host, Host::Ip(_)), host.to_string()), (is_address, text.into()));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_port_is_filled_in() {
+    fn missing_port_gets_default() {
         for (text, meant) in [
             ("s1", Some("s1:8300")),
             ("s1:8400", Some("s1:8400")),

@@ -236,7 +236,7 @@ mod tests {
     use super::{NodeName, SessionId};
 
     #[test]
-    fn session_ids_are_hyphenated_uuids_in_the_order_of_their_texts() {
+    fn session_id_uuid_parsing_and_order() {
         let texts = ["00000000-0000-0000-0000-00000000000a", "0a000000-0000-0000-0000-000000000000"];
         let [first, second] = texts.map(|text| SessionId::parse(text).expect("it is an id"));
         assert_eq!([first, second].map(|id| id.to_string()), texts);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn node_names_fold_by_the_rules_of_all_scripts() {
+    fn node_names_fold_unicode_case() {
         for (name, folded) in [("web-1", "web-1"), ("Web-1", "web-1"), ("ÄB", "äb"), ("ä", "ä"), ("", "")]
         {
             assert_eq!(NodeName::from(name).folded(), NodeName::from(folded));

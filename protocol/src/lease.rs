@@ -186,6 +186,11 @@ pub const MISSING_RENEWALS: &str = "missing renewals";
 /// while agents have reported failed probes of it for a while. It is not a node's name either.
 pub const FAILED_PROBES: &str = "failed probes";
 
+/// The reason of [`Unavailable::Denied`](crate::rpc::Unavailable::Denied) for the first renewals
+/// of a lease after a restore, at each leader: the lease lives, and its agent compares the catalog.
+/// An agent of an older build only sends another renewal.
+pub const RESTORED: &str = "a backup was restored: compare the catalog";
+
 /// The state of a node's lease, as determined by the leader. A leader only knows what it has
 /// received itself: none of this is in the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -342,7 +347,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_renewal_is_made_with_its_own_lease_s_secret_only() {
+    fn renewal_requires_own_lease_secret() {
         let key = LeaseKey([7; 32]);
         let lease = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
         let secret = key.secret(lease);
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_given_up_sessions_is_made_with_its_own_lease_s_secret_only() {
+    fn given_up_list_requires_lease_secret() {
         let key = LeaseKey([7; 32]);
         let lease = LeaseId { agent: AgentNumber(3), began: LogIndex(9) };
         let session =

@@ -42,7 +42,7 @@ mod tests {
     use super::{LogOnChange, MAX_PROBLEMS};
 
     #[test]
-    fn a_problem_is_logged_once_and_its_end_once() {
+    fn problem_and_recovery_logged_once() {
         let mut log = LogOnChange::default();
         assert!(!log.reset(), "there was no problem");
         assert!(log.is_new("down") && !log.is_new("down") && log.has_problem());
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_that_alternate_are_logged_once_each() {
+    fn alternating_problems_logged_once_each() {
         let mut log = LogOnChange::default();
         let lines = (0..100).filter(|at| log.is_new(if at % 2 == 0 { "down" } else { "lost" })).count();
         assert_eq!(lines, 2);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_always_differs_is_logged_a_few_times() {
+    fn distinct_problems_capped() {
         let mut log = LogOnChange::default();
         assert_eq!((0..100).filter(|at| log.is_new(&format!("after {at} ms"))).count(), MAX_PROBLEMS);
     }

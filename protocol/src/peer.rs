@@ -136,7 +136,7 @@ mod tests {
     use super::{Peer, Role};
 
     #[test]
-    fn a_uri_brings_role_and_node_back() {
+    fn uri_round_trip() {
         for node in ["web-1", "Größe mit /Strich%", "a:b@c?d#e"] {
             for role in [Role::Server, Role::Agent] {
                 let peer = Peer { role, node: node.into() };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_for_one_role_and_node() {
+    fn certificate_limited_to_role_and_node() {
         let peer = Peer { role: Role::Agent, node: "web-1".into() };
         assert_eq!(peer.admits(Role::Agent, &"WEB-1".into()), Ok(()));
         let refused =
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_uris_name_nobody() {
+    fn foreign_uris_rejected() {
         let foreign = [
             "",
             "lockmesh://",

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_counts_all_texts_and_elements() {
+    fn size_counts_texts_and_elements() {
         let mut spec = QuerySpec { name: "abc".into(), dns_ttl: "10s".into(), ..QuerySpec::default() };
         assert_eq!(spec.bytes(), 6);
         spec.service.tags = Some(vec![String::new(), "v1".into()]);

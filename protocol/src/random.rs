@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_fill_the_range_and_stay_below_one() {
+    fn fractions_cover_range_below_one() {
         let mut random = Random::new(1);
         let fractions: Vec<f64> = (0..1000).map(|_| random.fraction()).collect();
         assert!(fractions.iter().all(|fraction| (0.0..1.0).contains(fraction)));

@@ -684,6 +684,27 @@ pub enum LossCause {
     },
 }
 
+impl LossCause {
+    /// Returns the category, by which the loss history is bounded. All servers must agree on which
+    /// loss they evict, so it is part of the format: no number ever changes its meaning.
+    pub fn category(&self) -> u8 {
+        match self {
+            Self::Destroyed => 0,
+            Self::TtlExpired => 1,
+            Self::CheckCritical(_) | Self::CheckFailed { .. } => 2,
+            Self::CheckDeregistered(_) => 3,
+            Self::NodeDeregistered => 4,
+            Self::NodeFailed { .. } => 5,
+            Self::HostReplaced => 6,
+            Self::NodeLeft => 7,
+            Self::NodeForcedToLeave => 8,
+            Self::NodeReaped => 9,
+            Self::GivenUp { .. } => 10,
+            Self::KeyDeleted => 11,
+        }
+    }
+}
+
 /// The loss of a session's locks: one entry of the bounded loss history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
@@ -716,7 +737,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_coordinate_are_finite_and_have_one_zero() {
+    fn coordinate_components_finite_and_zero_normalized() {
         for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(Finite::try_from(number), Err(NotFinite));
             let error = wire::decode::<Finite, 100>(&wire::encode(&number)).expect_err("it is not finite");
@@ -727,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distance_is_the_path_and_both_heights_and_both_adjustments() {
+    fn distance_includes_heights_and_adjustments() {
         let at = |x, y, height, adjustment| {
             let mut vec = [Finite::default(); DIMENSIONS];
             (vec[0], vec[7]) = (finite(x), finite(y));
@@ -754,7 +775,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_check_decides_and_maintenance_above_all() {
+    fn worst_check_or_maintenance_wins() {
         for (checks, expected) in [
             (&[][..], Aggregate::Passing),
             (&[("a", Passing)], Aggregate::Passing),

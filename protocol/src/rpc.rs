@@ -113,7 +113,7 @@ pub enum Request {
     SyncMesh(RosterDigest),
     /// Reports suspicions of members whose probes failed. Any server replies, before any
     /// consequence.
-    Accuse(Vec<LeaseId>),
+    Suspect(Vec<LeaseId>),
     /// Requests the state of one node's lease, or of all in parts. Only the leader knows it.
     NodeLeases(NodeLeaseQuery),
     /// Spreads an event that an agent in the mesh has fired. Any server replies, and forwards the
@@ -452,7 +452,7 @@ mod tests {
     use crate::wire::{WireError, decode, encode};
 
     #[test]
-    fn a_frame_unfolds_into_no_more_than_its_messages() {
+    fn frame_message_count_is_limited() {
         let frame = |count| encode(&CallFrame(vec![Call::Cancel(CallId(1)); count]));
         let decoded = decode::<CallFrame, MAX_FRAME_BYTES>(&frame(MAX_FRAME_MESSAGES));
         assert_eq!(decoded.map(|frame| frame.0.len()), Ok(MAX_FRAME_MESSAGES));

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_at_once_and_then_so_many_a_second() {
+    fn allows_burst_then_steady_rate() {
         let begin = Time(5_000_000);
         let mut bucket = TokenBucket::full(Time(0), 10, 100);
         assert_eq!(taken(&mut bucket, begin), 10);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_as_a_whole_is_not_taken_in_part() {
+    fn insufficient_tokens_take_nothing() {
         let mut bucket = TokenBucket::full(Time(0), 10, 1);
         assert!(!bucket.takes(Time(0), 11) && !bucket.takes(Time(0), u64::MAX));
         assert!(bucket.takes(Time(0), 10) && !bucket.takes(Time(0), 1));

@@ -158,7 +158,7 @@ mod tests {
     use crate::rpc::{Call, CallFrame, CallId};
 
     #[test]
-    fn a_frame_full_of_small_numbers_is_decoded() {
+    fn densely_packed_frame_decodes() {
         const LIMIT: usize = 64 << 10;
         let calls = CallFrame(vec![Call::Cancel(CallId(1)); LIMIT / 2 - 8]);
         let bytes = encode(&calls);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_a_frame_can_be_stored() {
+    fn stored_values_may_exceed_frame_limit() {
         let long = vec!["x".repeat(1 << 20); 9];
         let mut bytes = Vec::new();
         encode_into(&long, &mut bytes);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_its_limit_leaves_nothing_behind() {
+    fn encoding_beyond_limit_writes_nothing() {
         let calls = CallFrame(vec![Call::Cancel(CallId(300)); 10]);
         let (mut whole, mut bytes) = (b"before".to_vec(), b"before".to_vec());
         encode_into(&calls, &mut whole);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_an_error() {
+    fn invalid_frames_rejected() {
         let error = |bytes: &[u8]| decode::<CallFrame, 100>(bytes).expect_err("this is no message");
         assert_eq!(error(&[]), WireError::Empty);
         assert_eq!(error(&[9, 0]), WireError::Version(9));

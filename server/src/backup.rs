@@ -7,12 +7,17 @@ use crate::snapshot::{CheckpointSource, refusal};
 use lockmesh_core::frontend::{CallRef, Caller, Event};
 use lockmesh_protocol::rpc::{CallId, Response};
 use std::collections::BTreeMap;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 /// The maximum number of requests queued for one reader's thread.
 const MAX_QUESTIONS: usize = 64;
+
+/// The maximum number of readers that have read their last part. They take no place among the open
+/// ones; the oldest is closed when another one begins.
+const MAX_FINISHED: usize = 8;
 
 /// A request for one part, with its caller.
 #[derive(Debug)]
@@ -35,7 +40,6 @@ enum BackupOrder {
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
     open: BTreeMap<u64, Open>,
-    last_id: u64,
 }
 
 #[derive(Debug)]
@@ -44,31 +48,39 @@ struct Open {
     thread: JoinHandle<()>,
     /// The call of the last request.
     last: CallRef,
+    is_finished: Arc<AtomicBool>,
 }
 
 impl Backups {
-    /// Opens a reader and serves its first request. An event is posted when it closes.
-    pub(crate) fn begin(&mut self, source: CheckpointSource, first: Question, sender: EventSender) {
+    /// Opens the reader with this number and serves its first request. Events are posted when its
+    /// last part is read and when it closes.
+    pub(crate) fn begin(&mut self, id: u64, source: CheckpointSource, first: Question, sender: EventSender) {
         // Readers that have ended are removed here, so that the map stays bounded.
         self.open.retain(|_, open| !open.thread.is_finished());
-        self.last_id += 1;
-        let id = self.last_id;
+        self.close_finished();
         let (orders, received) = mpsc::sync_channel(MAX_QUESTIONS);
+        let is_finished = Arc::<AtomicBool>::default();
         // Moved into the thread, so that every end is reported: a panic, or a failure to start the
         // thread.
-        let closed = Closed(sender);
-        let serve = move || {
-            let _closed = closed;
-            serve(id, source, &received);
-        };
+        let reader = Reader { id, is_finished: Arc::clone(&is_finished), sender };
+        let serve = move || reader.serve(source, &received);
         match std::thread::Builder::new().name("lockmesh-backup".into()).spawn(serve) {
             Ok(thread) => {
-                self.open.insert(id, Open { orders, thread, last: first.from() });
+                self.open.insert(id, Open { orders, thread, last: first.from(), is_finished });
                 self.request_part(id, first);
             }
             Err(error) => {
                 answer(&first, refusal(&format!("cannot start a thread for the backup: {error}")));
             }
+        }
+    }
+
+    /// Closes the oldest readers that have finished, if there are too many.
+    fn close_finished(&mut self) {
+        let finished = self.open.iter().filter(|(_, open)| open.is_finished.load(Ordering::Relaxed));
+        let finished: Vec<u64> = finished.map(|(id, _)| *id).collect();
+        for id in finished.iter().rev().skip(MAX_FINISHED - 1) {
+            self.open.remove(id);
         }
     }
 
@@ -89,6 +101,11 @@ impl Backups {
             }
             _ => {}
         }
+    }
+
+    /// Closes a reader, after the requests that it has.
+    pub(crate) fn close(&mut self, id: u64) {
+        self.open.remove(&id);
     }
 
     /// A call was canceled before its answer.
@@ -115,29 +132,39 @@ impl Question {
     }
 }
 
-/// Posts on drop that a reader is closed.
-struct Closed(EventSender);
+/// The thread of a reader. Posts on drop that it is closed.
+struct Reader {
+    id: u64,
+    is_finished: Arc<AtomicBool>,
+    sender: EventSender,
+}
 
-impl Drop for Closed {
+impl Drop for Reader {
     fn drop(&mut self) {
         // This event is never rejected for lack of room, and a driver that has stopped needs no
         // notice.
-        let _ = self.0.post(Event::ReaderClosed);
+        let _ = self.sender.post(Event::ReaderClosed(self.id));
     }
 }
 
-fn serve(id: u64, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOrder>) {
-    // Ends after a timeout: readers are limited, and an open one keeps old pages of the file.
-    while let Ok(order) = orders.recv_timeout(source.timeout()) {
-        match order {
-            BackupOrder::Answer(Question { number, call, replies }) => {
-                let part = source.answer(id, number);
-                if completes_backup(&part) {
-                    show_backup(SystemTime::now());
+impl Reader {
+    fn serve(self, mut source: CheckpointSource, orders: &mpsc::Receiver<BackupOrder>) {
+        // Ends after a timeout: readers are limited, and an open one keeps old pages of the file.
+        while let Ok(order) = orders.recv_timeout(source.timeout()) {
+            match order {
+                BackupOrder::Answer(Question { number, call, replies }) => {
+                    let part = source.answer(self.id, number);
+                    if completes_backup(&part) {
+                        show_backup(SystemTime::now());
+                    }
+                    if source.is_finished() && !self.is_finished.swap(true, Ordering::Relaxed) {
+                        // Before the answer: the caller may begin its next backup at once.
+                        let _ = self.sender.post(Event::ReaderFinished(self.id));
+                    }
+                    replies.answer(call, part);
                 }
-                replies.answer(call, part);
+                BackupOrder::Abandon => source.abandon(),
             }
-            BackupOrder::Abandon => source.abandon(),
         }
     }
 }
@@ -171,7 +198,7 @@ mod tests {
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
     use lockmesh_protocol::rpc::CallId;
-    use std::sync::mpsc;
+    use std::sync::{Arc, mpsc};
 
     fn question(caller: u64, call: u64) -> Question {
         let replies = ReplySink::new(Caller(caller), Peer { role: Role::Agent, node: "a1".into() }, 10);
@@ -179,11 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn the_reader_hears_that_its_caller_gave_up_or_lost_his_connection() {
+    fn cancel_or_disconnect_abandons_reader() {
         let mut backups = Backups::default();
         let (orders, received) = mpsc::sync_channel(10);
         let last = question(1, 1).from();
-        backups.open.insert(7, Open { orders, thread: std::thread::spawn(|| {}), last });
+        backups
+            .open
+            .insert(7, Open { orders, thread: std::thread::spawn(|| {}), last, is_finished: Arc::default() });
         let was_told = || matches!(received.try_recv(), Ok(BackupOrder::Abandon));
         let call = |caller, call| CallRef { caller: Caller(caller), call: CallId(call) };
         backups.request_part(7, question(2, 5));
@@ -199,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_part_of_an_operators_backup_completes_one() {
+    fn last_part_completes_operator_backup_only() {
         let mut state = State::new();
         state.load(Change::ClusterId("c".into()));
         state.load(Change::Fence(Fence(3)));

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_lives_answers_on_one_connection() {
+    async fn answers_share_one_connection() {
         let mut story = Story::begin();
         let (address, connections) = story.agent("web-1", usize::MAX);
         for nonce in 1..=5 {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_says_nothing_is_told_as_silent_and_so_is_one_that_is_not_there() {
+    async fn silent_or_absent_agent_reported_silent() {
         let mut story = Story::begin();
         let (address, _) = story.agent("web-1", 0);
         let begun = Instant::now();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_node_at_the_address_is_not_heard() {
+    async fn other_node_answer_is_ignored() {
         let mut story = Story::begin();
         let (address, _) = story.agent("web-2", usize::MAX);
         for nonce in 1..=3 {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn more_than_may_be_under_way_are_not_sent_and_not_told() {
+    async fn challenges_over_limit_are_dropped() {
         let mut story = Story::begin();
         let (address, _) = story.agent("web-1", 0);
         let taken = Arc::clone(&story.challenger.permits);

@@ -25,6 +25,8 @@ sections! {
         data_dir: PathBuf = "/var/lib/lockmesh/server".into(), by check_path;
         /// A file that holds the process id while the server runs; empty for none.
         pid_file: PathBuf = PathBuf::new();
+        /// `true` if files and folders of other users are used, who can replace them.
+        allow_other_owners: bool = false;
         /// The number of threads that serve connections; the disk has two of its own.
         threads: usize = 1, in 1..=256;
         /// The identity of this machine.
@@ -143,7 +145,7 @@ sections! {
         queued_events: usize = 16_384, in 16..=1 << 20;
         /// Blocking queries that are parked.
         watches: usize = 1_000_000, in 1..=100_000_000;
-        /// QUIC connections.
+        /// QUIC connections of agents.
         connections: usize = 20_000, in 1..=1_000_000;
         /// Handshakes of new connections in progress.
         handshakes: usize = 512, in 1..=1_000_000;
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_by_its_key() {
+    fn invalid_value_names_its_key() {
         assert!(complaint(|c| c.node.id = "6f2d".into()).starts_with("`node.id` must be a UUID"));
         assert!(complaint(|c| c.node.name = "a b".into()).starts_with("`node.name`"));
         assert!(complaint(|c| c.node.datacenter = "DC1".into()).starts_with("`node.datacenter`"));
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_joins_founds_nothing_unless_told() {
+    fn join_disables_founding_by_default() {
         let founders = |bootstrap_expect, join: &[&str]| {
             let join = join.iter().map(ToString::to_string).collect();
             QuorumConfig { bootstrap_expect, join, ..QuorumConfig::default() }.founders()
@@ -273,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wildcard_is_not_told_to_others() {
+    fn wildcard_address_is_not_advertised() {
         let wildcard = |c: &mut ServerConfig| c.rpc.listen = SocketAddr::from(([0, 0, 0, 0], 8300));
         assert!(complaint(wildcard).starts_with("`rpc.advertise` must be given"));
         assert!(complaint(|c| c.rpc.advertise = "[::]:8300".into()).starts_with("`rpc.advertise`"));

@@ -2,20 +2,22 @@
 //!
 //! Many tasks and threads post, one task receives; until there is a quorum, one plain thread.
 //! **Invariants:** posting never blocks; calls beyond the limit are returned to their sender
-//! (backpressure), while every event that releases something (a cancel, an ended connection, a
-//! finished write) is always accepted; an answer to a canceled call is dropped here.
+//! (backpressure), and one node has at most half of them, while every event that releases something
+//! (a cancel, an ended connection, a finished write) is always accepted; a call is canceled at most
+//! once, so cancels are bounded as calls are; an answer to a canceled call is dropped here.
 
 use crate::bootstrap::BootstrapEvent;
 use crate::metrics;
-use crate::snapshot::Fetched;
+use crate::snapshot::{DownloadError, Fetched};
 use lockmesh_core::Input;
 pub use lockmesh_core::frontend::Caller;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
+use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -24,13 +26,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Sleep;
 
-/// The maximum number of calls queued for the driver, and of other servers' messages: neither kind
-/// displaces the other.
+/// The maximum number of calls queued for the driver, half of them of one node, and of other
+/// servers' messages: neither kind displaces the other.
 pub const EVENT_QUEUE_LIMIT: usize = 16_384;
 
 /// The maximum number of calls of one connection that are unanswered, or answered and not yet sent,
 /// unless configured otherwise.
 pub const CALLS_PER_CONNECTION: usize = 65_536;
+
+/// The maximum number of answered calls of one connection that can be canceled: parts of lists,
+/// backups and snapshots. A cancel that crosses an answer follows within a round trip.
+const HOLDERS_PER_CONNECTION: usize = 1024;
 
 /// An input of the driver: an event of the frontend, or one that the driver itself has a part in.
 #[derive(Debug)]
@@ -47,7 +53,7 @@ pub enum DriverEvent {
         replies: ReplySink,
     },
     /// A checkpoint was fetched from another server, or the reason why not.
-    SnapshotFetched(Result<Box<Fetched>, String>),
+    SnapshotFetched(Result<Box<Fetched>, DownloadError>),
     /// An event of the bootstrap, before there is a quorum.
     Bootstrap(BootstrapEvent),
     /// This server is about to stop: a leader hands over. Answered when nothing is left to do.
@@ -104,6 +110,8 @@ struct EventQueue {
     oldest: Option<Instant>,
     /// The number of queued calls, and of other servers' messages.
     limited: [usize; 2],
+    /// The number of queued calls of each node.
+    nodes: HashMap<NodeName, usize>,
     /// `true` if a thread waits for the first event.
     thread_waits: bool,
     /// The task that waits for the first event.
@@ -167,6 +175,14 @@ impl EventQueue {
             if *waiting >= limit {
                 return Err(event);
             }
+            if let DriverEvent::Call { replies, .. } = &event {
+                // One that sends without pause leaves room for the renewals of others.
+                let of_node = self.nodes.entry(replies.0.node.clone()).or_default();
+                if *of_node >= limit.div_ceil(2) {
+                    return Err(event);
+                }
+                *of_node += 1;
+            }
             *waiting += 1;
         }
         if self.events.is_empty() {
@@ -180,8 +196,16 @@ impl EventQueue {
         let count = at_most.min(self.events.len());
         let before = events.len();
         events.extend(self.events.drain(..count));
-        for kind in events[before..].iter().filter_map(DriverEvent::limited) {
+        for event in &events[before..] {
+            let Some(kind) = event.limited() else { continue };
             self.limited[kind as usize] -= 1;
+            let DriverEvent::Call { replies, .. } = event else { continue };
+            if let Entry::Occupied(mut of_node) = self.nodes.entry(replies.0.node.clone()) {
+                *of_node.get_mut() -= 1;
+                if *of_node.get() == 0 {
+                    of_node.remove();
+                }
+            }
         }
         if let Some(oldest) = self.oldest.take() {
             let now = Instant::now();
@@ -251,6 +275,8 @@ pub struct ReplySink(Arc<ReplyQueue>);
 struct ReplyQueue {
     caller: Caller,
     peer: Arc<Peer>,
+    /// Its name in lower case.
+    node: NodeName,
     call_limit: usize,
     state: Mutex<Replies>,
     ready: Notify,
@@ -261,6 +287,8 @@ struct ReplyQueue {
 struct Replies {
     /// Calls with the time of their arrival.
     unanswered: HashMap<CallId, Instant>,
+    /// The newest answered calls that may hold a view or a reader of a checkpoint.
+    holders: BTreeSet<CallId>,
     queue: Vec<(CallId, Outgoing)>,
     gone: bool,
 }
@@ -304,7 +332,8 @@ impl ReplySink {
     /// Creates the sink of a new connection, which may have up to `call_limit` calls unanswered.
     pub fn new(caller: Caller, peer: Peer, call_limit: usize) -> Self {
         let (state, ready, room) = (Mutex::default(), Notify::new(), Notify::new());
-        Self(Arc::new(ReplyQueue { caller, peer: Arc::new(peer), call_limit, state, ready, room }))
+        let (node, peer) = (peer.node.folded(), Arc::new(peer));
+        Self(Arc::new(ReplyQueue { caller, peer, node, call_limit, state, ready, room }))
     }
 
     /// Returns the connection.
@@ -347,6 +376,19 @@ impl ReplySink {
             return None;
         }
         let arrived = state.unanswered.remove(&call)?;
+        let may_hold = match &outgoing {
+            Outgoing::Response(response) => {
+                matches!(response, Response::BackupPart(_) | Response::SnapshotPart(_))
+            }
+            Outgoing::LongRead(read) => read.part.is_some(),
+        };
+        if may_hold {
+            state.holders.insert(call);
+            if state.holders.len() > HOLDERS_PER_CONNECTION {
+                // Ids ascend, so this is the oldest.
+                state.holders.pop_first();
+            }
+        }
         state.queue.push((call, outgoing));
         Some(Pushed { arrived, is_first: state.queue.len() == 1 })
     }
@@ -367,9 +409,11 @@ impl ReplySink {
         }
     }
 
-    /// Drops interest in an answer.
-    pub fn cancel(&self, call: CallId) {
-        lock(&self.0.state).unanswered.remove(&call);
+    /// Drops interest in an answer. Returns `true` if the driver may hold something for the call,
+    /// once for each call that began.
+    pub fn cancel(&self, call: CallId) -> bool {
+        let mut state = lock(&self.0.state);
+        state.unanswered.remove(&call).is_some() | state.holders.remove(&call)
     }
 
     /// Returns `true` if the answer to this call is still awaited.
@@ -452,19 +496,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Caller, DriverEvent, ReplySink, WakeList, event_queue};
+    use super::{Begun, Caller, DriverEvent, HOLDERS_PER_CONNECTION, ReplySink, WakeList, event_queue};
     use lockmesh_core::frontend::Event;
     use lockmesh_net::{Peer, Role};
-    use lockmesh_protocol::rpc::{CallId, Request, Response};
+    use lockmesh_protocol::id::{LogIndex, Term};
+    use lockmesh_protocol::rpc::{BackupPart, CallId, Request, Response};
     use std::pin::pin;
     use std::time::{Duration, Instant};
 
-    fn sink(call_limit: usize) -> ReplySink {
-        ReplySink::new(Caller(1), Peer { role: Role::Agent, node: "web-1".into() }, call_limit)
+    fn sink_of(node: &str, call_limit: usize) -> ReplySink {
+        ReplySink::new(Caller(1), Peer { role: Role::Agent, node: node.into() }, call_limit)
     }
 
+    fn sink(call_limit: usize) -> ReplySink {
+        sink_of("web-1", call_limit)
+    }
+
+    fn call_of(node: &str, id: u64) -> DriverEvent {
+        DriverEvent::Call { call: CallId(id), request: Request::Status, replies: sink_of(node, 1) }
+    }
+
+    /// A call of a node that has no other.
     fn call(id: u64) -> DriverEvent {
-        DriverEvent::Call { call: CallId(id), request: Request::Status, replies: sink(1) }
+        call_of(&format!("web-{id}"), id)
     }
 
     fn is_call(event: &DriverEvent, id: u64) -> bool {
@@ -472,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_beyond_the_limit_come_back_and_what_frees_gets_in() {
+    fn excess_calls_rejected_until_taken() {
         let (sender, receiver) = event_queue(2);
         let refused = sender.post_all([call(1), call(2), call(3)]);
         assert!(matches!(&refused[..], [event] if is_call(event, 3)));
@@ -488,7 +542,20 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_sleeps_is_woken_and_one_without_events_goes_on() {
+    fn one_node_limited_to_half() {
+        let (sender, receiver) = event_queue(4);
+        let hostile = |count| sender.post_all((0..count).map(|id| call_of("web-1", id))).len();
+        assert_eq!(hostile(10), 8);
+        assert!(sender.post(call_of("WEB-1", 11)).is_err(), "names differ in case only");
+        assert!(sender.post_all([call(2), call(3)]).is_empty());
+        receiver.take(&mut Vec::new(), 1, Instant::now());
+        assert_eq!(hostile(10), 9);
+        receiver.take(&mut Vec::new(), 10, Instant::now());
+        assert!(super::lock(&sender.0.queue).nodes.is_empty());
+    }
+
+    #[test]
+    fn driver_wakes_on_event_or_deadline() {
         let (sender, receiver) = event_queue(10);
         let mut events = Vec::new();
         receiver.take(&mut events, 10, Instant::now() + Duration::from_millis(1));
@@ -502,7 +569,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_waits_is_woken_by_an_event_and_by_its_deadline_and_gives_way_before_it_takes() {
+    async fn task_wakes_and_yields_before_taking() {
         let (sender, receiver) = event_queue(10);
         let mut events = Vec::new();
         let after = |time: Duration| tokio::time::sleep_until((Instant::now() + time).into());
@@ -520,12 +587,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_go_to_calls_that_began_and_were_not_cancelled() {
+    async fn only_open_calls_are_answered() {
         let (sink, mut wakes) = (sink(3), WakeList::default());
         assert_eq!([1, 2, 2, 3, 4].map(|id| sink.begin(CallId(id), Instant::now())), {
             [Begun::Yes, Begun::Yes, Begun::Duplicate, Begun::Yes, Begun::TooMany]
         });
-        [2, 2, 7].into_iter().for_each(|id| sink.cancel(CallId(id)));
+        assert_eq!([2, 2, 7].map(|id| sink.cancel(CallId(id))), [true, false, false]);
         for id in [1, 1, 2, 9, 3] {
             wakes.answer(&sink, CallId(id), Response::Done);
         }
@@ -535,8 +602,33 @@ mod tests {
         assert_eq!(sink.begin(CallId(1), Instant::now()), Begun::Yes);
     }
 
+    /// A part of a list, backup or snapshot may hold something that only a cancel ends.
+    #[test]
+    fn each_call_is_cancelled_once() {
+        let sink = sink(usize::MAX);
+        let part = Response::BackupPart(BackupPart {
+            backup: 1,
+            cluster_id: String::new(),
+            index: LogIndex(1),
+            term: Term(1),
+            number: 0,
+            last: false,
+            rows: Vec::new(),
+        });
+        let answer = |id: u64, response: &Response| {
+            sink.begin(CallId(id), Instant::now());
+            sink.answer(CallId(id), response.clone());
+        };
+        answer(1, &part);
+        answer(2, &Response::Done);
+        assert_eq!([1, 1, 2].map(|id| sink.cancel(CallId(id))), [true, false, false]);
+        let newest = HOLDERS_PER_CONNECTION as u64;
+        (0..=newest).for_each(|id| answer(id, &part));
+        assert_eq!([0, 1, newest].map(|id| sink.cancel(CallId(id))), [false, true, true]);
+    }
+
     #[tokio::test]
-    async fn a_peer_that_does_not_read_waits_until_its_answers_are_taken_or_dropped() {
+    async fn backpressure_until_answers_taken_or_dropped() {
         let sink = sink(10);
         for id in [1, 2] {
             sink.begin(CallId(id), Instant::now());

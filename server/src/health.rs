@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_ready_when_its_driver_says_so_and_goes_on_to() {
+    fn ready_only_while_driver_reports() {
         let (health, now) = (Health::default(), Instant::now());
         assert!(health.is_live() && health.not_ready(now).len() == 1, "there is no driver yet");
         health.wait("waiting for 2 more of 3 servers");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stalled_disk_shows_while_it_stalls() {
+    fn disk_stall_duration_is_reported() {
         let (health, now) = (Health::default(), Instant::now());
         assert_eq!(health.unpersisted(), Duration::ZERO);
         let since = now.checked_sub(Duration::from_secs(3));

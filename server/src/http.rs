@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_told_with_its_reasons() {
+    fn health_responses_include_reasons() {
         let (port, health) = open(&HttpConfig::default());
         assert!(request(&port, "GET", "/health/live").starts_with("HTTP/1.1 200"));
         assert!(request(&port, "GET", "/health/ready").starts_with("HTTP/1.1 503"), "there is no driver yet");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_in_words_and_nonsense_does_no_harm() {
+    fn unknown_and_malformed_requests_rejected() {
         let (port, _) = open(&HttpConfig::default());
         let wrong = request(&port, "GET", "/metric");
         assert!(wrong.starts_with("HTTP/1.1 404") && wrong.contains(PATHS), "{wrong}");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_than_allowed_are_turned_away_and_slow_ones_cut() {
+    fn excess_and_slow_connections_closed() {
         let config = HttpConfig {
             max_connections: 1,
             read_timeout: Duration::from_millis(1),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_an_error_and_none_can_be_wanted() {
+    fn occupied_port_fails_unset_port_disables() {
         let (port, health) = open(&HttpConfig::default());
         let taken = HttpConfig { listen: Some(port.address()), ..HttpConfig::default() };
         let error = HttpPort::open(&taken, &health).expect_err("it is taken");

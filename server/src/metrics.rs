@@ -8,7 +8,7 @@
 //! leader exports. `deploy/metrics.md` explains each to operators, and a test keeps that page equal
 //! to the tables.
 
-use lockmesh_core::observed::{ACCUSATION_OUTCOMES, EVENT_OUTCOMES, LOSS_CAUSES};
+use lockmesh_core::observed::{EVENT_OUTCOMES, LOSS_CAUSES, SUSPICION_OUTCOMES};
 use lockmesh_net::metrics::table::Row;
 use lockmesh_net::metrics::{SHORT_BUCKETS, WAIT_BUCKETS};
 use lockmesh_protocol::lease::HealthWindow;
@@ -78,6 +78,9 @@ const MEMBER_STATUSES: [&str; 4] = ["alive", "restarting", "left", "failed"];
 
 lockmesh_net::metrics! {
     pub(crate) IS_LEADER: IntGauge = "lockmesh_server_is_leader", "1 if this server leads and serves";
+    pub(crate) VOTERS: IntGauge = "lockmesh_server_voters", "Voting servers";
+    pub(crate) FAILURE_TOLERANCE: IntGauge = "lockmesh_server_failure_tolerance",
+        "Healthy voters that may fail before the quorum is lost, on the leader";
     pub(crate) LEADER_KNOWN: IntGauge = "lockmesh_server_leader_known", "1 if this server knows the leader";
     pub(crate) LEADER_CHANGES: IntCounter = "lockmesh_server_leader_changes_total",
         "Leader changes seen by this server after the first leader";
@@ -157,8 +160,10 @@ lockmesh_net::metrics! {
     pub(crate) USER_EVENTS: [IntCounter; EVENT_OUTCOMES.len()] = "lockmesh_server_user_events_total",
         "User events of agents, by outcome", by ["outcome"], of EVENT_OUTCOMES;
     pub(crate) GOSSIP_KEY: IntGauge = "lockmesh_server_gossip_key_number", "Number of the gossip key in use";
-    pub(crate) ACCUSATIONS: [IntCounter; ACCUSATION_OUTCOMES.len()] = "lockmesh_server_accusations_total",
-        "Suspicions reported by agents after failed probes in the mesh, by outcome", by ["outcome"], of ACCUSATION_OUTCOMES;
+    pub(crate) SUSPICIONS: [IntCounter; SUSPICION_OUTCOMES.len()] = "lockmesh_server_suspicions_total",
+        "Suspicions reported by agents after failed probes in the mesh, by outcome", by ["outcome"], of SUSPICION_OUTCOMES;
+    pub(crate) SUSPICIONS_BY_OLD_NAME: [IntCounter; SUSPICION_OUTCOMES.len()] = "lockmesh_server_accusations_total",
+        "Former name of lockmesh_server_suspicions_total", by ["outcome"], of SUSPICION_OUTCOMES;
     pub(crate) CHALLENGES: IntCounter = "lockmesh_server_challenges_total", "Challenges sent to agents";
     pub(crate) CHALLENGES_UNANSWERED: IntCounter = "lockmesh_server_challenges_unanswered_total",
         "Challenges that the agent did not answer in time";
@@ -178,6 +183,10 @@ lockmesh_net::metrics! {
     pub(crate) VIEWS: IntGauge = "lockmesh_server_views", "Long answers that are being read in parts";
     pub(crate) VIEW_WAITERS: IntGauge = "lockmesh_server_view_waiters",
         "Requests that wait to read a long answer in parts";
+    pub(crate) VIEWS_ENDED_IDLE: IntCounter = "lockmesh_server_views_ended_idle_total",
+        "Long answers that were ended because they were not read and others waited";
+    pub(crate) BACKUPS_REFUSED: IntCounter = "lockmesh_server_backups_refused_total",
+        "Backups and snapshots that were refused because too many were being read";
     pub(crate) LOG_BYTES: IntGauge = "lockmesh_server_log_bytes", "Bytes of replicated log kept in memory";
     DATABASE_BYTES: IntGaugeVec = "lockmesh_server_database_bytes",
         "Size of a database file in bytes", by ["file"], of ["log", "state"];

@@ -45,12 +45,20 @@ pub(crate) static READINGS: &[Reading<Source>] = lockmesh_net::readings! {
     counter "lockmesh_rpc_peer_dropped_total",
         "Messages of other servers dropped because the queue was full", |all| load(&all.rpc.peer_dropped);
     counter "lockmesh_rpc_refused_full_total",
-        "Peers rejected because all connections were in use", |all| all.rpc.full.count() as f64;
+        "Agents rejected because all connections were in use", |all| all.rpc.full.count() as f64;
+    counter "lockmesh_rpc_displaced_total",
+        "Connections closed because their node opened newer ones", |all| all.rpc.displaced.count() as f64;
+    counter "lockmesh_rpc_retries_total",
+        "Peers whose address was validated because many handshakes were in progress",
+        |all| load(&all.rpc.retries);
     counter "lockmesh_rpc_refused_crowded_total",
         "Peers rejected for now because too many handshakes were in progress",
         |all| all.rpc.crowded.count() as f64;
     counter "lockmesh_rpc_refused_strangers_total",
         "Peers without a trusted certificate", |all| all.rpc.strangers.count() as f64;
+    counter "lockmesh_rpc_refused_mismatched_total",
+        "Servers that were removed, belong to another cluster, or mean another server",
+        |all| all.rpc.mismatched.count() as f64;
     counter "lockmesh_rpc_refused_denied_total",
         "Peers whose certificate does not authorize their request", |all| all.rpc.denied.count() as f64;
     counter "lockmesh_rpc_refused_malformed_total",

@@ -150,21 +150,22 @@ impl Server {
         });
         let http = open_http(&config, &health)?;
         let peers = Peers::new(Arc::clone(&dialling), sender.clone());
+        let service = RpcService::new(sender.clone(), rpc_options(&config), counters);
+        let service = service.with_peers(Arc::clone(&peers));
         let start = ServerStart {
-            config: config.clone(),
+            config,
             folder,
             me,
             seed,
             lease_key,
             sender: sender.clone(),
             peers: Arc::clone(&peers),
+            admission: service.admission(),
             health,
         };
         let bootstrap_loop = bootstrap_loop(&start, record, Arc::clone(&dialling));
         // Before the service, so that every connection is answered.
         let (driver, ended) = start_driver(bootstrap_loop, start, receiver)?;
-        let service =
-            RpcService::new(sender.clone(), rpc_options(&config), counters).with_peers(Arc::clone(&peers));
         let service = tokio::spawn(service.run(Arc::clone(&endpoint)));
         let (lives, watched) = watch::channel(identity.lives().to_vec());
         let expiry = expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at()));

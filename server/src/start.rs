@@ -12,6 +12,7 @@ use crate::store::{HeldFolder, Origins, SEGMENT_BYTES, StoreError, StoreOptions}
 use lockmesh_core::raft::log::{self, SnapshotMeta};
 use lockmesh_core::raft::{ElectionTimeout, membership_after};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
+use lockmesh_net::admission::Admission;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::LeaseKey;
@@ -33,6 +34,7 @@ pub(crate) struct ServerStart {
     pub(crate) lease_key: LeaseKey,
     pub(crate) sender: EventSender,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) admission: Admission,
     pub(crate) health: Health,
 }
 
@@ -108,12 +110,11 @@ pub enum StartError {
     },
     /// The files are copies, and the server is one of several.
     #[error(
-        "{folder} is a copy: the log that server {server} of the cluster {cluster_id} left was {left}, the state {}, but \
-         these are {}, {}; a copy lacks the votes and acknowledgements made since it was taken, and the original may \
+        "{folder} is a copy: its log ({}) and its state ({}) are not those of server {server} of the cluster {cluster_id} \
+         ({}; {}); a copy lacks the votes and acknowledgements made since it was taken, and the original may \
          still run; nothing was changed. Empty the whole folder and start the server: it joins as a new one. Only if it \
          was stopped, then moved here whole, and nothing has run on the original since, accept it with `lockmesh operator \
-         raft moved --data-dir {folder}`", .files.0.state, .files.1.log, .files.1.state, left = .files.0.log,
-         folder = .folder.display()
+         raft moved --data-dir {folder}`", .files.1.log, .files.1.state, .files.0.log, .files.0.state, folder = .folder.display()
     )]
     Copied {
         /// The data folder.
@@ -174,7 +175,7 @@ impl ServerStart {
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         self.begin_peers(&core, &own_record, (&cluster_id, &servers));
         let limits = DriverLimits { watches: self.config.limits.watches };
-        let (storage, peers) = (self.config.storage, self.peers);
+        let (storage, peers, admission) = (self.config.storage, self.peers, self.admission);
         Ok(Driver::new(DriverParts {
             core,
             receiver,
@@ -184,6 +185,7 @@ impl ServerStart {
             limits,
             storage,
             peers,
+            admission,
             record,
             data_dir: path,
             health: self.health,

@@ -38,7 +38,6 @@ EXPECTED = {
     "TestAPI_AgentLeave": "joins two clusters of one server each, which both have data",
     "TestAPI_AgentReload": "the configuration is another file, in TOML",
     "TestAPI_AgentService": "compares the hash of a service, which is another function",
-    "TestAPI_AgentServiceAddress": f"{NEWER} 404 for the removal of an unknown service",
     "TestAPI_CatalogNodes": f"{NEWER} `consul-version` in the metadata of a node",
     "TestAPI_ClientTxn": f"{NEWER} `consul-version` in the metadata of a node",
     "TestAPI_ClientTLSOptions": "the certificates of the package have expired; fails against Consul too",

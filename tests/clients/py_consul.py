@@ -240,15 +240,16 @@ def services(c):
     for refused in (
         lambda: c.agent.service.register("py-bad", check=docker),
         lambda: c.agent.check.register("py bad", consul.Check.script(["true"], "10s")),
+        lambda: c.agent.check.register("py bad", consul.Check.ttl("1s"), service_id="py-nowhere"),
     ):
         try:
             refused()
             raise AssertionError("a wrong definition was taken")
         except ConsulException:
             pass
+    assert c.agent.service.deregister("py-nowhere") is True
     # The package returns a 404 as `False`.
-    assert c.agent.service.deregister("py-nowhere") is False
-    assert c.agent.check.register("py bad", consul.Check.ttl("1s"), service_id="py-nowhere") is False
+    assert c.agent.service.maintenance("py-nowhere", True) is False
 
 
 def reads(c):

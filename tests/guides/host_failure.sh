@@ -5,7 +5,7 @@
 # http://localhost:8500 is the agent of n1.
 source "$(dirname "$0")/common.sh"
 
-delay=5
+delay=10
 
 # on NODE CURL-ARGUMENT…: sends a request to the agent of another host, as an application there does.
 on() { local node=$1; shift; command curl -sS --max-time 120 --unix-socket "$FLEET/$node/agent.sock" "$@"; }

@@ -9,8 +9,7 @@ use crate::binary;
 use crate::chaos::proxy::{Network, Place, Rule};
 use crate::dialect::let_pass;
 use crate::http::{Address, Answer, Client};
-use crate::process::{Process, run};
-use std::fs;
+use crate::member::{Member, make_authority, write_config};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,22 +28,11 @@ pub struct Cluster {
     /// The network between the processes.
     pub network: Arc<Network>,
     members: Vec<Member>,
+    /// The data folder of each member, and the HTTP address of an agent.
+    homes: Vec<(PathBuf, Option<SocketAddr>)>,
     folder: TempDir,
     /// The program for processes that start from now on.
     program: PathBuf,
-}
-
-/// A server or an agent, across its restarts.
-struct Member {
-    name: String,
-    role: &'static str,
-    config: String,
-    /// The HTTP address of an agent.
-    http: Option<SocketAddr>,
-    data: PathBuf,
-    process: Option<Process>,
-    /// The output of its earlier processes.
-    said: String,
 }
 
 impl Cluster {
@@ -55,8 +43,8 @@ impl Cluster {
             tempfile::Builder::new().prefix("lockmesh-cluster-").tempdir().expect("a temporary folder");
         let network = Network::new(seed);
         make_authority(folder.path());
-        let mut cluster =
-            Self { network, members: Vec::new(), folder, program: binary::lockmesh().to_owned() };
+        let program = binary::lockmesh().to_owned();
+        let mut cluster = Self { network, members: Vec::new(), homes: Vec::new(), folder, program };
         let ports: Vec<SocketAddr> = (0..SERVERS).map(|_| free_udp_port()).collect();
         let relay =
             |(place, port): (usize, &SocketAddr)| cluster.network.relay(place, *port).expect("a relay");
@@ -80,17 +68,14 @@ impl Cluster {
 
     fn add(&mut self, name: &str, role: &'static str, data: &Path, http: Option<SocketAddr>, rest: &str) {
         let config = write_config(self.folder.path(), name, role, data, rest);
-        let (name, data) = (name.to_owned(), data.to_path_buf());
-        self.members.push(Member { name, role, config, http, data, process: None, said: String::new() });
+        self.members.push(Member::new(name.to_owned(), role, config));
+        self.homes.push((data.to_path_buf(), http));
     }
 
     /// Starts the process at a place; none may be running there.
     pub fn begin(&mut self, place: Place) {
-        let member = &mut self.members[place];
-        assert!(member.process.is_none(), "{} runs", member.name);
-        let process = Process::start(&self.program, &[member.role, "--config", &member.config]);
-        self.network.settle(place, process.number());
-        member.process = Some(process);
+        self.members[place].begin(&[], &self.program);
+        self.network.settle(place, self.process_number(place));
     }
 
     /// Uses another program for processes that start from now on.
@@ -100,36 +85,29 @@ impl Cluster {
 
     /// Kills the process with `kill -9`.
     pub fn kill(&mut self, place: Place) {
-        let member = &mut self.members[place];
-        let mut process = member.process.take().expect("it runs");
-        process.kill();
-        member.said.push_str(&process.said());
-        member.said.push_str("\n-- killed --\n");
+        self.members[place].kill();
     }
 
     /// Sends SIGTERM and waits until the process has exited.
     pub fn end_kindly(&mut self, place: Place) {
-        let member = &mut self.members[place];
-        let process = member.process.take().expect("it runs");
-        process.signal("TERM");
-        let code = process.ends();
-        member.said.push_str(&process.said());
-        assert_eq!(code, 0, "{} exited with an error", member.name);
+        self.signal(place, "TERM");
+        let code = self.members[place].wait_for_end();
+        assert_eq!(code, 0, "{} exited with an error", self.name(place));
     }
 
     /// Sends a signal, by its name.
     pub fn signal(&self, place: Place, name: &str) {
-        self.members[place].process.as_ref().expect("it runs").signal(name);
+        self.members[place].process().signal(name);
     }
 
     /// Returns the process number at a place.
     pub fn process_number(&self, place: Place) -> u32 {
-        self.members[place].process.as_ref().expect("it runs").number()
+        self.members[place].process().number()
     }
 
     /// Returns the data folder of a member.
     pub fn data(&self, place: Place) -> &Path {
-        &self.members[place].data
+        &self.homes[place].0
     }
 
     /// Returns the name of a member.
@@ -144,7 +122,7 @@ impl Cluster {
 
     /// Returns a client of an agent, counted from 0.
     pub fn client(&self, number: usize) -> Client {
-        let http = self.members[SERVERS + number].http.expect("an agent answers HTTP");
+        let http = self.homes[SERVERS + number].1.expect("an agent answers HTTP");
         Client { address: Address::Tcp(http) }
     }
 
@@ -212,14 +190,13 @@ impl Cluster {
 
     /// Returns the output of the current process at a place.
     pub fn said_at(&self, place: Place) -> String {
-        self.members[place].process.as_ref().expect("it runs").said()
+        self.members[place].process().said()
     }
 
     /// Returns the last lines of output of every process.
     pub fn said(&self) -> String {
         let tail = |member: &Member| {
-            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
-            let text = format!("{}{now}", member.said);
+            let text = member.said();
             let lines: Vec<&str> = text.lines().collect();
             format!("== {} ==\n{}\n", member.name, lines[lines.len().saturating_sub(40)..].join("\n"))
         };
@@ -228,18 +205,13 @@ impl Cluster {
 
     /// Writes the output of every process to a file each.
     pub fn save_said(&self, folder: &Path) {
-        for member in &self.members {
-            let now = member.process.as_ref().map(Process::said).unwrap_or_default();
-            let saved =
-                fs::write(folder.join(format!("{}.log", member.name)), format!("{}{now}", member.said));
-            saved.expect("the folder can be written to");
-        }
+        self.members.iter().for_each(|member| member.save_said(folder));
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.members.iter_mut().for_each(|member| drop(member.process.take()));
+        self.members.clear();
         self.network.end();
     }
 }
@@ -258,40 +230,6 @@ fn agent_config(http: SocketAddr, servers: &str) -> String {
     format!(
         "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"{http}\"\nsocket = \"\"\nsession_ttl_min = \"1s\"\n[upstream]\nservers = [{servers}]\n"
     )
-}
-
-/// Creates the certificate authority of the cluster in this folder, as an operator does.
-pub(crate) fn make_authority(home: &Path) {
-    lockmesh(&["operator", "tls", "init", "--out", &text(&home.join("ca"))]);
-}
-
-/// Issues a member's certificate and writes its configuration. Returns the configuration's path.
-pub(crate) fn write_config(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
-    let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
-    lockmesh(&["operator", "tls", "issue", "--ca", &ca, "--out", &own, "--role", role, "--node", name]);
-    configure(home, name, role, data, rest)
-}
-
-/// Returns the folder with a member's certificate.
-pub(crate) fn certificates(home: &Path, name: &str) -> PathBuf {
-    home.join(format!("{name}-tls"))
-}
-
-/// Writes the configuration of a member that has a certificate. Returns its path.
-pub(crate) fn configure(home: &Path, name: &str, role: &str, data: &Path, rest: &str) -> String {
-    let (ca, own) = (text(&home.join("ca")), text(&certificates(home, name)));
-    let config = text(&home.join(format!("{name}.toml")));
-    let words = format!(
-        "data_dir = {data:?}\n{rest}\n[node]\nname = \"{name}\"\n[tls]\nca = \"{ca}/ca.pem\"\n\
-         certificate = \"{own}/{role}.pem\"\nkey = \"{own}/{role}-key.pem\"\n"
-    );
-    fs::write(&config, words).expect("the file can be written");
-    config
-}
-
-fn lockmesh(arguments: &[&str]) {
-    let (code, _, said) = run(arguments);
-    assert_eq!(code, 0, "{said}");
 }
 
 /// Sends one request on a connection of its own. Gives up after 10 seconds of silence.
@@ -316,9 +254,4 @@ fn free_udp_port() -> SocketAddr {
 fn free_tcp_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("it is bound")
-}
-
-/// Formats a path for use as an option.
-pub(crate) fn text(path: &Path) -> String {
-    path.to_str().expect("a temporary folder's name is text").to_owned()
 }

@@ -1,28 +1,15 @@
 //! Runs `lockmesh dev` as a separate process, with its own folder and free ports, and ends it.
 //!
-//! The process cannot outlive its test. A small parent shell waits for the end of its standard
-//! input, which the kernel closes in every case when the test ends, and then kills the process.
 //! `LOCKMESH_TEST_HTTP=host:port` points the assertions at a running server (with
 //! `--test-threads=1`), for instance Consul itself, to check whether an assertion holds there.
 
-use crate::binary;
 use crate::http::{Address, Client};
-use std::fs;
-use std::io::{BufRead, BufReader};
+use crate::member::text;
+use crate::process::Process;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
-
-/// The maximum time until a server is ready; generous, for loaded machines.
-const START: Duration = Duration::from_secs(120);
-
-/// Starts a program in the background, prints its process number before any of its output, and
-/// kills it once standard input ends.
-const WATCHDOG: &str = r#"exec 3<&0; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & exec >/dev/null; cat <&3; kill -9 "$!""#;
+use std::thread;
 
 /// A running `lockmesh dev`, killed when dropped.
 pub struct Dev {
@@ -35,12 +22,6 @@ pub struct Dev {
     data: PathBuf,
     arguments: Vec<String>,
     process: Option<Process>,
-}
-
-struct Process {
-    watchdog: Child,
-    number: u32,
-    follower: JoinHandle<()>,
 }
 
 impl Dev {
@@ -86,28 +67,15 @@ impl Dev {
     }
 
     fn start_in(folder: Arc<tempfile::TempDir>, data: PathBuf, arguments: Vec<String>) -> Self {
-        let log = fs::File::options().create(true).append(true).open(folder.path().join("log"));
-        let mut watchdog = Command::new("sh");
-        watchdog.args(["-c", WATCHDOG, "sh"]).arg(binary::lockmesh()).arg("dev");
-        watchdog.args(["--http", "127.0.0.1:0", "--node", "node-one"]);
-        watchdog.arg("--socket").arg(folder.path().join("sock"));
-        watchdog.arg("--data-dir").arg(&data).args(&arguments);
-        watchdog.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log.expect("the log can be opened"));
-        let mut watchdog = watchdog.spawn().expect("sh can be started");
-        let mut output = BufReader::new(watchdog.stdout.take().expect("standard output is piped"));
-        let mut number = String::new();
-        output.read_line(&mut number).expect("the watchdog prints the process number");
-        let number = number.trim().parse().expect("the watchdog prints a number");
-        let (ready, follower) = follow(output);
-        let process = Some(Process { watchdog, number, follower });
-        let mut dev =
-            Self { http: ([127, 0, 0, 1], 0).into(), socket: None, folder, data, arguments, process };
-        let line = ready.recv_timeout(START);
-        let line =
-            line.unwrap_or_else(|_| panic!("lockmesh dev did not become ready; its log:\n{}", dev.log()));
-        dev.http = field(&line, "http").parse().expect("the ready line names an address");
-        dev.socket = Some(PathBuf::from(field(&line, "socket")));
-        dev
+        let (socket, data_dir) = (text(&folder.path().join("sock")), text(&data));
+        let usual = ["dev", "--http", "127.0.0.1:0", "--node", "node-one"];
+        let places = ["--socket", &socket, "--data-dir", &data_dir];
+        let more: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let process = Process::lockmesh(&[&usual, &places[..], &more].concat());
+        let line = process.says("ready http=");
+        let http = field(&line, "http").parse().expect("the ready line names an address");
+        let socket = Some(PathBuf::from(field(&line, "socket")));
+        Self { http, socket, folder, data, arguments, process: Some(process) }
     }
 
     /// Returns a client over TCP.
@@ -128,32 +96,17 @@ impl Dev {
 
     /// Returns the process number.
     pub fn process_number(&self) -> u32 {
-        self.process.as_ref().expect("the process runs").number
+        self.process.as_ref().expect("the process runs").number()
     }
 
     /// Kills the process with `kill -9`, and waits until it is gone.
     pub fn kill(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            // An error means that the process is already gone.
-            let _ = Command::new("sh").args(["-c", &format!("kill -9 {}", process.number)]).status();
-            process.follower.join().expect("the follower does not panic");
-            drop(process.watchdog.stdin.take());
-            process.watchdog.wait().expect("the watchdog can be waited for");
-        }
+        drop(self.process.take());
     }
 
-    /// Returns the tail of the log.
+    /// Returns all of the process's output.
     pub fn log(&self) -> String {
-        tail(&self.folder.path().join("log"))
-    }
-}
-
-impl Drop for Dev {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            eprintln!("the log of lockmesh dev:\n{}", self.log());
-        }
-        self.kill();
+        self.process.as_ref().map(Process::said).unwrap_or_default()
     }
 }
 
@@ -176,20 +129,6 @@ impl Drop for Shared {
     }
 }
 
-/// Reads the process's output until it exits, and forwards the line that contains `ready`.
-fn follow(output: BufReader<ChildStdout>) -> (Receiver<String>, JoinHandle<()>) {
-    let (say_ready, ready) = sync_channel(1);
-    let follower = thread::spawn(move || {
-        for line in output.lines().map_while(Result::ok) {
-            if line.starts_with("ready ") {
-                // The receiver may have given up.
-                let _ = say_ready.try_send(line);
-            }
-        }
-    });
-    (ready, follower)
-}
-
 fn field<'a>(line: &'a str, name: &str) -> &'a str {
     let found = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
     found.unwrap_or_else(|| panic!("the ready line names no {name}: {line:?}"))
@@ -202,11 +141,4 @@ fn running_already() -> Option<SocketAddr> {
 
 fn new_folder() -> Arc<tempfile::TempDir> {
     Arc::new(tempfile::Builder::new().prefix("lockmesh-test-").tempdir().expect("a temporary folder"))
-}
-
-fn tail(path: &Path) -> String {
-    let text = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(60)..].join("\n")
 }

@@ -43,7 +43,7 @@ mod tests {
     use super::Figures;
 
     #[test]
-    fn a_page_is_read_by_the_line() {
+    fn parses_values_and_types() {
         let page =
             "# HELP a_total All\n# TYPE a_total counter\na_total{b=\"c d\"} 7\n# TYPE e gauge\ne -0.5\n";
         let figures = Figures::parse(page);
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "e is there twice")]
-    fn what_is_told_twice_is_no_page() {
+    fn duplicate_metric_is_rejected() {
         Figures::parse("e 1\ne 2\n");
     }
 }

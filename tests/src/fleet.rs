@@ -3,12 +3,14 @@
 
 use crate::dialect::let_pass;
 use crate::http::{Address, Client};
+use crate::member::{issue, text};
 use crate::process::{Process, run};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// A running `lockmesh dev --servers`.
 pub struct Fleet {
@@ -18,10 +20,18 @@ pub struct Fleet {
     pub folder: PathBuf,
     /// The HTTP address of its agent.
     pub http: String,
+    _own_folder: Option<TempDir>,
 }
 
 impl Fleet {
-    /// Starts the number of servers in `servers`, and waits until they serve.
+    /// Starts the number of servers in `servers` in a new folder, and waits until they serve.
+    pub fn new(servers: &str, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fleet = Self::start_with(folder.path(), servers, options);
+        Self { _own_folder: Some(folder), ..fleet }
+    }
+
+    /// The same in an existing folder.
     pub fn start(folder: &Path, servers: &str) -> Self {
         Self::start_with(folder, servers, &[])
     }
@@ -33,7 +43,12 @@ impl Fleet {
         let process = Process::lockmesh(&[&usual, options].concat());
         let ready = process.says("ready http=");
         let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http="));
-        Self { http: http.expect("an address").to_owned(), folder: folder.to_owned(), process }
+        Self {
+            http: http.expect("an address").to_owned(),
+            folder: folder.to_owned(),
+            process,
+            _own_folder: None,
+        }
     }
 
     /// Returns a client of the agent.
@@ -46,7 +61,7 @@ impl Fleet {
     pub fn monitor(&self, server: &str) -> Client {
         let own = format!("  {server}  pid ");
         self.process.says(&own);
-        self.process.says("stays dead");
+        self.process.says("Killed processes are not restarted");
         let said = self.process.said();
         let line = said.lines().skip_while(|line| !line.starts_with(&own)).nth(1).expect("a line about it");
         let address = line.split_once("http://").and_then(|(_, rest)| rest.split_once('/'));
@@ -114,21 +129,29 @@ impl Fleet {
     /// Starts a server that is not a member and waits for an operator to add it. Returns its
     /// address too.
     pub fn stranger(&self, node: &str) -> (Process, String) {
-        let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
-        let (ca, own) = (place("tls"), place(node));
-        let issue = ["operator", "tls", "issue", "--role", "server"];
-        let (code, _, said) = run(&[&issue[..], &["--node", node, "--ca", &ca, "--out", &own]].concat());
-        assert_eq!(code, 0, "{said}");
+        issue(&self.folder.join("tls"), &self.folder.join(node), "server", node);
         let process = self.server_of(node);
         let address =
             process.says("the server listens").rsplit_once("address=").map(|(_, place)| place.to_owned());
         (process, address.expect("an address"))
     }
 
-    /// Starts a server again on its existing data folder.
+    /// Kills a server, or an agent with its own process, and waits until it is gone.
+    pub fn kill_process(&self, node: &str) {
+        let pid = self.pid(node);
+        assert!(shell(&format!("kill -9 {pid}")));
+        gone(&pid);
+    }
+
+    /// Starts a server, or an agent with its own process, again.
+    pub fn restart(&self, node: &str) -> Process {
+        let role = if node.starts_with('s') { "server" } else { "agent" };
+        Process::lockmesh(&[role, "--config", &text(&self.folder.join(node).join(format!("{role}.toml")))])
+    }
+
+    /// Starts a server again that was added by an operator.
     pub fn server_of(&self, node: &str) -> Process {
-        let place = |name: &str| self.folder.join(name).to_str().expect("it is text").to_owned();
-        let (ca, own) = (place("tls"), place(node));
+        let (ca, own) = (text(&self.folder.join("tls")), text(&self.folder.join(node)));
         let settings = [
             format!("data_dir={own}/data"),
             format!("node.name={node}"),

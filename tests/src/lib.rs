@@ -8,7 +8,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `binary.rs`, `dev.rs` | build and run the tested program |
-//! | `process.rs`, `fleet.rs` | run any of its commands, read and signal it; several servers in one command |
+//! | `process.rs` | runs any of its commands, reads and signals it |
+//! | `fleet.rs`, `member.rs` | several servers in one command; a server or an agent across restarts |
 //! | `http.rs` | HTTP/1.1 byte by byte |
 //! | `dialect.rs` | steps that tests share: create a session, acquire a lock, read an entry |
 //! | `figures.rs`, `probe.rs` | read metrics as Prometheus does; inspect a process from outside |
@@ -24,7 +25,7 @@
 //! | `readme/` | types the commands of the documents, and compares the output |
 //! | `target.rs` | an HTTP server that checks look at |
 //! | `stand_ins.rs` | many agents in one process, each with its own socket and connections |
-//! | `bin/` | the tests' own programs |
+//! | `bin/`, `options.rs` | the tests' own programs |
 //! | `fuzz/` | one function per decoder |
 //! | `sim/` | the whole quorum in one thread and in virtual time, from one seed; start with `mod.rs` |
 //! | `sim/invariant/` | invariants, one file each |
@@ -47,6 +48,8 @@ pub mod http;
 pub mod hunt;
 pub mod kill;
 pub mod ledger;
+pub mod member;
+pub mod options;
 pub mod probe;
 pub mod process;
 pub mod quorum;

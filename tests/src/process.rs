@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const WATCHDOG: &str = r#"exec 3<&0; exec 2>&1; sh -c 'echo "$$"; exec "$@"' sh "$@" </dev/null 3<&- & child=$!
 (cat <&3 >/dev/null; kill -9 "$child") >/dev/null & exec 3<&-; wait "$child"; echo "ended with $?""#;
 
-/// A started program. Killed when dropped.
+/// A started program. Killed when dropped; a program that panicked fails its test then.
 pub struct Process {
     name: String,
     watchdog: Child,
@@ -118,6 +118,9 @@ impl Drop for Process {
             eprintln!("{} said:\n{}", self.name, self.heard.text());
         }
         self.kill();
+        let said = self.heard.text();
+        let panicked = said.lines().any(|line| line.starts_with("thread '") && line.contains("panicked at"));
+        assert!(!panicked || thread::panicking(), "{} panicked:\n{said}", self.name);
     }
 }
 
@@ -159,11 +162,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_comes_before_all_that_the_program_says() {
+    fn process_id_precedes_program_output() {
         for _ in 0..50 {
             let process = Process::start(Path::new("/bin/sh"), &["-c", "echo early $$"]);
             process.says(&format!("early {}", process.number()));
             assert_eq!(process.ends(), 0);
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "panicked:")]
+    fn program_panic_fails_test() {
+        let panic = "echo \"thread 'main' panicked at src/main.rs:1:1:\"";
+        Process::start(Path::new("/bin/sh"), &["-c", panic]).ends();
     }
 }

@@ -35,14 +35,8 @@ pub enum Mood {
     /// Replies as a leader or as a follower, whatever its own view.
     #[default]
     Serving,
-    /// Knows no leader.
-    Leaderless,
     /// Accepts proposals and sends no replies to them.
     Silent,
-    /// Sends no replies.
-    Mute,
-    /// Cannot write: the disk is full.
-    DiskFull,
     /// Takes nothing out of its event queue.
     Stuck,
     /// Knows that it was removed from the quorum.
@@ -59,26 +53,20 @@ pub struct View {
 }
 
 /// The requests that the drivers received, and the instructions for them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Book {
     /// The mood of all servers without an entry in `moods`.
     pub mood: Mood,
     /// The moods of servers that differ from the others.
     pub moods: BTreeMap<u64, Mood>,
-    /// The view of all servers without an entry in `views`.
+    /// The view of all servers.
     pub view: View,
-    /// The views of servers that differ from the others.
-    pub views: BTreeMap<u64, View>,
     /// The options of their connections, from the servers' start.
     pub quic: QuicOptions,
     /// The servers' addresses; a stopped server keeps its entry.
     pub servers: BTreeMap<u64, SocketAddr>,
-    /// The servers removed from the quorum; a removed server keeps its view.
-    pub removed: BTreeSet<u64>,
     /// The id of every proposal, in order of arrival.
     pub proposals: Vec<RequestId>,
-    /// The server that received each of these proposals.
-    pub told: Vec<u64>,
     /// The request ids of the commands that destroy each session, as generation and sequence.
     pub ids: BTreeMap<SessionId, BTreeSet<(u32, u64)>>,
     /// The number of times each sequence of the current generation took effect.
@@ -89,43 +77,16 @@ pub struct Book {
     pub registrations: u32,
     /// Parked blocking reads by server, with the awaited index and the reply sink.
     pub parked: BTreeMap<(u64, Caller, CallId), (Blocking, ReplySink)>,
-    /// The number of blocking reads received.
-    pub blocking_reads: u32,
-    /// The number of plain reads received, including stale ones.
-    pub plain_reads: u32,
     /// The number of stale reads that each server answered.
     pub stale_reads: BTreeMap<u64, u32>,
-    /// The number of status requests that each server received.
-    pub questions: BTreeMap<u64, u32>,
     /// The state's index.
     pub index: LogIndex,
     stopped: BTreeSet<u64>,
 }
 
-impl Default for Book {
+impl Default for View {
     fn default() -> Self {
-        Self {
-            mood: Mood::default(),
-            moods: BTreeMap::new(),
-            view: View { leader: Some(1), term: 1 },
-            views: BTreeMap::new(),
-            quic: QuicOptions::default(),
-            servers: BTreeMap::new(),
-            removed: BTreeSet::new(),
-            proposals: Vec::new(),
-            told: Vec::new(),
-            ids: BTreeMap::new(),
-            applied: BTreeMap::new(),
-            generation: None,
-            registrations: 0,
-            parked: BTreeMap::new(),
-            blocking_reads: 0,
-            plain_reads: 0,
-            stale_reads: BTreeMap::new(),
-            questions: BTreeMap::new(),
-            index: LogIndex(0),
-            stopped: BTreeSet::new(),
-        }
+        Self { leader: Some(1), term: 1 }
     }
 }
 
@@ -253,11 +214,6 @@ impl Service {
         let driver_book = book.clone();
         let driver = Some(std::thread::spawn(move || drive(id, &receiver, &driver_book)));
         Self { id, address, counters, book: book.clone(), endpoint, sender, driver, runtime }
-    }
-
-    /// Returns the service's socket.
-    pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
     }
 
     /// Raises the index and answers every parked reader that waits for an index up to it.
@@ -401,20 +357,6 @@ impl Book {
     /// Makes a server the leader, in a new term that all servers know.
     pub fn elect(&mut self, leader: u64) {
         self.view = View { leader: Some(leader), term: self.view.term + 1 };
-        self.views.clear();
-    }
-
-    /// Like [`Self::elect`], except that one server keeps its old view.
-    pub fn elect_unnoticed_by(&mut self, leader: u64, laggard: u64) {
-        let old = self.view;
-        self.elect(leader);
-        self.views.insert(laggard, old);
-    }
-
-    /// Removes a server from the quorum without its knowledge.
-    pub fn remove_unnoticed(&mut self, id: u64) {
-        self.views.insert(id, self.view);
-        self.removed.insert(id);
     }
 
     fn forget_readers_of(&mut self, id: u64) {
@@ -426,15 +368,9 @@ impl Book {
         self.moods.get(&id).copied().unwrap_or(self.mood)
     }
 
-    fn view_of(&self, id: u64) -> View {
-        let view = self.views.get(&id).copied().unwrap_or(self.view);
-        let leader = view.leader.filter(|_| self.mood_of(id) != Mood::Leaderless);
-        View { leader, ..view }
-    }
-
     fn call(&mut self, id: u64, call: CallId, request: Request, replies: &ReplySink, wakes: &mut WakeList) {
         let response = self.response(id, call, request, replies);
-        if let Some(response) = response.filter(|_| self.mood_of(id) != Mood::Mute) {
+        if let Some(response) = response {
             wakes.answer(replies, call, response);
         }
     }
@@ -443,7 +379,7 @@ impl Book {
         if self.mood_of(id) == Mood::Removed {
             return Some(Response::Unavailable(Unavailable::Removed));
         }
-        let view = self.view_of(id);
+        let view = self.view;
         let for_leader =
             !matches!(request, Request::Status | Request::Read { consistency: Consistency::Stale, .. });
         let may_serve = match request {
@@ -466,7 +402,6 @@ impl Book {
                 Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest, keeps_from, leader, term }))
             }
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => {
-                self.blocking_reads += 1;
                 if blocking.index < self.index {
                     return Some(answer(self.index, view.leader.is_some()));
                 }
@@ -474,7 +409,6 @@ impl Book {
                 None
             }
             Request::Read { consistency, .. } => {
-                self.plain_reads += 1;
                 if consistency == Consistency::Stale {
                     *self.stale_reads.entry(id).or_default() += 1;
                 }
@@ -485,8 +419,7 @@ impl Book {
         }
     }
 
-    fn status(&mut self, id: u64, view: View) -> Response {
-        *self.questions.entry(id).or_default() += 1;
+    fn status(&self, id: u64, view: View) -> Response {
         let row = |(id, address): (&u64, &SocketAddr)| ServerStatus {
             id: ServerId(*id),
             node_id: String::new(),
@@ -499,19 +432,13 @@ impl Book {
             stable_since: None,
             version: String::new(),
         };
-        let is_removed = self.removed.contains(&id);
-        let knows = |id: &u64| is_removed || !self.removed.contains(id);
         Response::Status(Status {
             // A server that leads has a cluster id.
             cluster_id: "simulated".into(),
             server: ServerId(id),
-            // A removed server has applied nothing since.
-            applied_index: LogIndex(if is_removed { 0 } else { self.removed.len() as u64 }),
-            last_contact: is_removed.then_some(Duration::from_secs(4)),
             leader: view.leader.map(ServerId),
             term: Term(view.term),
-            servers: self.servers.iter().filter(|(id, _)| knows(id)).map(row).collect(),
-            // A lagging follower does not know any agent yet.
+            servers: self.servers.iter().map(row).collect(),
             caller: self.generation.map(|_| AgentNumber(7)).filter(|_| view.leader == Some(id)),
             ..Status::default()
         })
@@ -530,11 +457,6 @@ impl Book {
 
     fn propose(&mut self, server: u64, id: RequestId, command: Command) -> Option<Response> {
         self.proposals.push(id);
-        self.told.push(server);
-        let mood = self.mood_of(server);
-        if mood == Mood::DiskFull {
-            return Some(Response::Unavailable(Unavailable::Disk("no space left".into())));
-        }
         let reply = match command {
             _ if Some(id.generation) != self.generation => Reply::Refused(Refusal::Forgotten),
             Command::DestroySession(session) => {
@@ -544,7 +466,8 @@ impl Book {
             }
             _ => Reply::Done,
         };
-        (mood != Mood::Silent).then_some(Response::Applied(Applied { index: self.index, reply }))
+        (self.mood_of(server) != Mood::Silent)
+            .then_some(Response::Applied(Applied { index: self.index, reply }))
     }
 }
 

@@ -74,7 +74,7 @@ mod tests {
     use crate::http::{Address, Client};
 
     #[test]
-    fn it_answers_as_told() {
+    fn responds_with_configured_health() {
         let target = HttpTarget::start();
         let client = Client { address: Address::Tcp(target.address) };
         client.get("/").expect(200);

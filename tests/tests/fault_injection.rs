@@ -21,18 +21,18 @@ fn hunt_half(first: usize) {
 }
 
 #[test]
-fn half_of_what_is_broken_is_found() {
+fn even_faults_are_detected() {
     hunt_half(0);
 }
 
 #[test]
-fn the_other_half_is_found_too() {
+fn odd_faults_are_detected() {
     hunt_half(1);
 }
 
 /// The servers' difference from the history, which keeps the rule, must not be the only evidence.
 #[test]
-fn a_queue_that_is_not_fair_is_seen_as_such() {
+fn unfair_queue_violates_fairness() {
     let outcome = hunt(FaultInjection::Core(Rule::FirstComeFirstServed), 0..SEEDS).expect("it is found");
     let invariants: Vec<&str> = outcome.violations.iter().map(|violation| violation.invariant).collect();
     assert!(invariants.contains(&"fairness"), "seed {}: {:?}", outcome.seed, outcome.violations);

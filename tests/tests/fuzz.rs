@@ -44,7 +44,7 @@ fn a_check_can_fail() {
 }
 
 #[test]
-fn every_target_has_its_file_for_libfuzzer() {
+fn every_target_is_in_manifest() {
     let manifest = include_str!("../fuzz/Cargo.toml");
     for target in TARGETS {
         assert!(

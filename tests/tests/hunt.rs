@@ -5,7 +5,7 @@ use lockmesh_tests::hunt::table::{Edit, Rule, faults, rules};
 use lockmesh_tests::tidy::tree;
 
 #[test]
-fn every_rule_can_still_be_broken_where_it_is_kept() {
+fn every_rule_matches_source() {
     let top = tree::top();
     let faults = faults(&top, &rules(&top));
     assert!(
@@ -27,10 +27,10 @@ fn rule(name: &str, find: &str, finder: &str) -> Rule {
 }
 
 #[test]
-fn a_rule_that_rots_is_named() {
-    let finder = "tests hunt a_rule_that_rots_is_named";
+fn stale_rule_is_reported() {
+    let finder = "tests hunt stale_rule_is_reported";
     let said = |rules: &[Rule]| faults(&tree::top(), rules).join("\n");
-    let (once, more) = (concat!("fn a_rule", "_that_rots"), concat!("fn a_rule", "_that"));
+    let (once, more) = (concat!("fn stale_rule", "_is_reported"), concat!("fn stale_rule", "_is"));
     assert_eq!(said(&[rule("good", once, finder)]), "");
     assert!(
         said(&[rule("gone", concat!("not ", "here"), finder)])

@@ -19,18 +19,18 @@ fn storms(seeds: std::ops::Range<u64>) -> Marks {
 }
 
 #[test]
-fn twenty_five_storms_break_no_promise() {
+fn first_25_storms_keep_guarantees() {
     storms(0..25);
 }
 
 #[test]
-fn twenty_five_more_storms_break_no_promise() {
+fn next_25_storms_keep_guarantees() {
     storms(25..50);
 }
 
 /// The catalog has the status of every check of an agent in the end.
 #[test]
-fn storms_with_health_checks_break_no_promise() {
+fn health_check_storms_keep_guarantees() {
     for seed in 0..15 {
         let outcome = run_focused(seed, Focus::Checks, FaultInjection::None, Detail::Nothing);
         assert!(
@@ -44,12 +44,12 @@ fn storms_with_health_checks_break_no_promise() {
 /// A lone server whose disk accepted neither its vote nor its entries leads the same term again
 /// after a crash.
 #[test]
-fn a_term_that_nobody_heard_of_may_be_led_again() {
+fn unpersisted_term_may_be_reused() {
     storms(1063..1064);
 }
 
 #[test]
-fn the_same_seed_makes_the_same_run() {
+fn same_seed_repeats_run() {
     for seed in 43..48 {
         let [(_, first), (_, second)] =
             [(); 2].map(|()| trace(seed, Focus::Everything, FaultInjection::None));
@@ -58,7 +58,7 @@ fn the_same_seed_makes_the_same_run() {
 }
 
 #[test]
-fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
+fn dead_host_lock_passes_within_window() {
     for window in [HealthWindow::Fast, HealthWindow::Default] {
         let report = crash(Options { seed: 1, agents: 32, window, mesh: MeshTrouble::None }, 3)
             .expect("no invariant is broken");
@@ -70,7 +70,7 @@ fn a_host_that_dies_is_failed_and_its_lock_passes_on_within_its_window() {
 }
 
 #[test]
-fn a_mesh_that_is_wholly_lost_or_wholly_hostile_costs_time_and_nothing_else() {
+fn lost_or_hostile_mesh_only_delays() {
     for mesh in [MeshTrouble::Lost, MeshTrouble::Hostile] {
         let options = Options { seed: 1, agents: 16, window: HealthWindow::Fast, mesh };
         let report = crash(options, 2).expect("no invariant is broken");
@@ -93,17 +93,17 @@ fn peaceful(troubles: &[Trouble]) {
 }
 
 #[test]
-fn a_fleet_of_whose_datagrams_many_are_lost_is_not_failed() {
+fn datagram_loss_fails_no_node() {
     peaceful(&[Trouble::Loss5, Trouble::Loss10, Trouble::Loss25]);
 }
 
 #[test]
-fn slow_nodes_and_a_rack_that_is_dark_for_a_while_are_not_failed() {
+fn slow_or_isolated_nodes_not_failed() {
     peaceful(&[Trouble::Slow, Trouble::Dark2, Trouble::Dark4]);
 }
 
 #[test]
-fn agents_that_come_at_once_all_get_in() {
+fn simultaneous_agents_all_join() {
     let report =
         join(Options { seed: 1, agents: 200, window: HealthWindow::Default, mesh: MeshTrouble::None });
     let report = report.expect("no invariant is broken");

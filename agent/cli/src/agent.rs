@@ -1,7 +1,7 @@
 //! An agent as a process of its own: the `agent` role of the one binary.
 
 use crate::config::Sources;
-use crate::data_folder;
+use crate::data_folder::{self, NewFolders};
 use crate::error::RunError;
 use crate::pid_file::PidFile;
 use crate::reload::Reloadable;
@@ -9,7 +9,8 @@ use crate::signals::{Ending, Signals};
 use lockmesh_agent::agent::{Agent, AgentOptions};
 use lockmesh_agent::config::AgentConfig;
 use lockmesh_agent::node::NodeIdentity;
-use lockmesh_net::Identity;
+use lockmesh_agent::reload::ReloadError;
+use lockmesh_net::{Identity, owner};
 
 /// Runs an agent until a signal stops the process. Its configuration came from `sources`, which a
 /// reload reads again. With `until_stdin_ends` the end of standard input stops it, too.
@@ -22,33 +23,26 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
     if until_stdin_ends {
         signals.stop_with_stdin();
     }
+    owner::allow_others(config.allow_other_owners);
+    // Before a folder is made: a start that fails is to leave nothing behind.
+    let identity = Identity::load(&config.tls.files())?;
+    PidFile::check(&config.pid_file)?;
+    let new_folders = NewFolders::of(&config.data_dir);
     // With a configured UUID nothing is stored yet, and the folder need not exist.
     if config.node.id.is_empty() || config.data_dir.exists() {
         data_folder::prepare_for_agent(&config.data_dir, config.http.socket_path())?;
     }
     let _held = data_folder::hold(&config.data_dir)?;
     let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
-    let identity = Identity::load(&config.tls.files())?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let pid_file = config.pid_file.clone();
     let leave_on_terminate = config.leave_on_terminate;
     let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload })?;
+    new_folders.keep();
     // Not earlier: a start that is refused must not touch the file of an agent that runs.
     let _pid_file = PidFile::write(pid_file);
     let replace = |identity: &Identity| agent.replace_identity(identity);
-    let take = |before: &AgentConfig, config: &AgentConfig| {
-        if (&config.services, &config.checks) != (&before.services, &before.checks) {
-            agent.configure(config).map_err(|error| error.to_string())?;
-        }
-        if config.node_meta != before.node_meta {
-            agent.set_node_meta(&config.node_meta);
-        }
-        if config.upstream.cluster() != before.upstream.cluster() {
-            agent.choose_cluster(config.upstream.cluster());
-        }
-        Ok(())
-    };
-    let reload = || reloadable.reload(take, replace);
+    let reload = || reloadable.reload(|before, config| take_over(&agent, before, config), replace);
     let leave = async || agent.leave().await;
     let ending = signals.serve(agent.ready(), || tracing::info!("ready"), reload, leave).await;
     if leave_on_terminate && ending == Ending::Terminated {
@@ -56,5 +50,19 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
         let _ = agent.leave().await;
     }
     agent.stop().await;
+    Ok(())
+}
+
+/// Gives a running agent what differs in its new configuration.
+fn take_over(agent: &Agent, before: &AgentConfig, config: &AgentConfig) -> Result<(), ReloadError> {
+    if (&config.services, &config.checks) != (&before.services, &before.checks) {
+        agent.configure(config).map_err(ReloadError::invalid)?;
+    }
+    if config.node_meta != before.node_meta {
+        agent.set_node_meta(&config.node_meta);
+    }
+    if config.upstream.cluster() != before.upstream.cluster() {
+        agent.choose_cluster(config.upstream.cluster());
+    }
     Ok(())
 }

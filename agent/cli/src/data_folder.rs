@@ -3,10 +3,11 @@
 
 use lockmesh_agent::{node, pin};
 use lockmesh_net::files::FileError;
+use lockmesh_net::owner;
 use lockmesh_net::private::{self, FolderEntry};
+use lockmesh_server::store::FIRST_FILES;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The lock file of an agent that uses the folder.
@@ -36,12 +37,62 @@ pub(crate) fn hold(folder: &Path) -> Result<Option<File>, HoldError> {
         return Ok(None);
     }
     let path = folder.join(LOCK_FILE);
-    let opened = File::options().create(true).truncate(false).write(true).mode(0o600).open(&path);
+    let opened = owner::open(private::file_options().create(true).truncate(false).write(true), &path);
     let file = opened.map_err(|source| HoldError::Lock { path: path.clone(), source })?;
     match file.try_lock() {
+        // A start that failed removed the file before it was locked.
+        Ok(()) if !private::is_in_place(&file, &path) => Err(HoldError::InUse(folder.to_path_buf())),
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Err(HoldError::InUse(folder.to_path_buf())),
         Err(TryLockError::Error(source)) => Err(HoldError::Lock { path, source }),
+    }
+}
+
+/// The folders that a start makes. If the start fails, they are removed again with the few files
+/// that it wrote there: another user's next start could not use them.
+#[derive(Debug)]
+pub(crate) struct NewFolders {
+    /// The data folder and its missing parents, innermost first.
+    folders: Vec<PathBuf>,
+    is_started: bool,
+}
+
+impl NewFolders {
+    /// Notes which folders of the path are missing.
+    pub(crate) fn of(data_folder: &Path) -> Self {
+        let missing = data_folder
+            .ancestors()
+            .take_while(|folder| !folder.as_os_str().is_empty() && fs::symlink_metadata(folder).is_err());
+        Self { folders: missing.map(PathBuf::from).collect(), is_started: false }
+    }
+
+    /// Keeps them: the process has started.
+    pub(crate) fn keep(mut self) {
+        self.is_started = true;
+    }
+}
+
+impl Drop for NewFolders {
+    fn drop(&mut self) {
+        let Some(folder) = self.folders.first().filter(|_| !self.is_started) else { return };
+        // One that another process has begun to use meanwhile is its own. The locks are held until
+        // the end: that process finds the folder in use, or its lock file removed. Without a lock,
+        // a file may be of another process. A folder is removed only if it is empty.
+        let files = FIRST_FILES.into_iter().chain([LOCK_FILE]).map(|name| folder.join(name));
+        let held: Vec<_> = files.filter_map(|path| Some((File::open(&path).ok()?, path))).collect();
+        if held.iter().any(|(file, _)| file.try_lock().is_err()) {
+            return;
+        }
+        for name in ["registry/services", "registry/checks", "registry"] {
+            let _ = fs::remove_dir(folder.join(name));
+        }
+        let is_lock = |path: &Path| path.extension().is_some_and(|extension| extension == "lock");
+        if held.iter().any(|(_, path)| is_lock(path)) {
+            held.iter().for_each(|(_, path)| _ = fs::remove_file(path));
+        }
+        for folder in &self.folders {
+            let _ = fs::remove_dir(folder);
+        }
     }
 }
 
@@ -133,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_s_folder_is_made_and_found_closed() {
+    fn agent_folder_restricted_to_owner() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("agent");
         prepare_for_agent(&folder, Some(&root.path().join("agent.sock"))).expect("it can be made");
@@ -146,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_one_agent_s() {
+    fn agent_folder_held_exclusively() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("agent");
         assert!(hold(&folder).expect("nothing to hold").is_none());
@@ -161,7 +212,61 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_the_socket_stays_open() {
+    fn failed_start_removes_new_folders() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("lockmesh/agent");
+        let start = || {
+            let new = NewFolders::of(&folder);
+            prepare_for_agent(&folder, None).expect("it can be made");
+            // In the order in which a start drops them.
+            (hold(&folder).expect("no process has it"), new)
+        };
+        let write = |name: &str| fs::write(folder.join(name), "x").expect("a file");
+        drop(start());
+        assert!(!root.path().join("lockmesh").exists());
+
+        let (held, new) = start();
+        FIRST_FILES.into_iter().for_each(write);
+        fs::create_dir_all(folder.join("registry/checks")).expect("a folder");
+        drop((held, new));
+        assert!(!root.path().join("lockmesh").exists());
+
+        let (held, new) = start();
+        drop(new);
+        assert!(folder.join(LOCK_FILE).exists(), "a process uses it");
+        drop(held);
+        fs::remove_dir_all(&folder).expect("a folder");
+        let (held, new) = start();
+        write("log");
+        drop((held, new));
+        assert!(folder.join("log").exists(), "it is not known to be new");
+
+        drop(start());
+        assert!(folder.exists(), "an earlier start made it");
+        fs::remove_dir_all(&folder).expect("a folder");
+
+        let (held, new) = start();
+        drop(held);
+        fs::remove_file(folder.join(LOCK_FILE)).expect("a file");
+        write(node::FILE);
+        drop(new);
+        assert!(folder.join(node::FILE).exists(), "without a lock, it may be of another process");
+    }
+
+    #[test]
+    fn removed_lock_holds_nothing() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join(LOCK_FILE);
+        let file = File::create(&path).expect("a file");
+        assert!(private::is_in_place(&file, &path));
+        fs::remove_file(&path).expect("a file");
+        assert!(!private::is_in_place(&file, &path));
+        fs::write(&path, "").expect("a file");
+        assert!(!private::is_in_place(&file, &path), "another file");
+    }
+
+    #[test]
+    fn socket_path_folders_stay_accessible() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("agent");
         fs::create_dir(&folder).expect("it can be made");
@@ -184,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_s_folder_of_many_leads_to_its_socket_and_to_nothing_else() {
+    fn dev_agent_folder_exposes_only_socket() {
         let root = tempfile::tempdir().expect("a folder");
         let folder = root.path().join("n12");
         let socket = folder.join("agent.sock");
@@ -199,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_s_folder_is_closed_with_its_log() {
+    fn server_folder_and_log_restricted() {
         let root = tempfile::tempdir().expect("a folder");
         for (file, before) in [("log", 0o644), ("server.toml", 0o644), ("pid", 0o644)] {
             fs::write(root.path().join(file), "").expect("a file");

@@ -10,13 +10,11 @@
 //! | `command/kv/` | `kv get`, `put`, `delete`, `list`, `export`, `import` |
 //! | `command/lock/` | `lock`: a hold, and the command that runs meanwhile |
 //! | `command/supervise/` | the supervisor of a command, and the process that becomes it |
-//! | `command/migrate/` | `migrate consul` |
 //! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
 //! | `command/services/` | `services register`, `deregister`, `list` |
 //! | `command/bench/` | `bench`: load on an agent, and measurements |
 //! | `agent.rs`, `server.rs`, `dev/` | start and stop of each role |
 //! | `config/` | merges file, environment and flags; remedies for unknown keys |
-//! | `config/consul/` | converts the configuration of a Consul agent |
 //! | `data_folder.rs` | an agent's data folder, closed to other users |
 //! | `pid_file.rs` | the file with the process id |
 //! | `error.rs` | startup errors |

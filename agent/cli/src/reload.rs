@@ -6,7 +6,7 @@
 
 use crate::config::{Role, Sources, differences, load};
 use crate::telemetry;
-use lockmesh_agent::reload::Outcome;
+use lockmesh_agent::reload::{Outcome, ReloadError};
 use lockmesh_net::{Identity, IdentityFiles};
 use std::time::SystemTime;
 
@@ -32,13 +32,13 @@ impl<T: Role> Reloadable<T> {
     /// names the cause.
     pub fn reload(
         &mut self,
-        take: impl FnOnce(&T, &T) -> Result<(), String>,
+        take: impl FnOnce(&T, &T) -> Result<(), ReloadError>,
         replace: impl FnOnce(&Identity),
     ) -> Outcome {
-        let config: T = load(&self.sources).map_err(|error| error.to_string())?;
+        let config: T = load(&self.sources).map_err(ReloadError::invalid)?;
         let mut changes = Vec::new();
         let fresh = fresh_identity(&self.identity, &config.tls().files())?;
-        let level = telemetry::level(config.log()).map_err(|error| error.to_string())?;
+        let level = telemetry::level(config.log()).map_err(ReloadError::invalid)?;
         let mut next = self.config.clone();
         next.take_reloadable(&config);
         // The last that can be refused: from here on everything is taken.
@@ -84,19 +84,19 @@ impl<T: Role> Reloadable<T> {
 ///
 /// # Errors
 /// The files cannot be used, or their certificate names another node. The current identity is kept.
-pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, String> {
-    let fresh = Identity::load(files).map_err(|error| error.to_string())?;
+pub fn fresh_identity(in_use: &Identity, files: &IdentityFiles) -> Result<Option<Identity>, ReloadError> {
+    let fresh = Identity::load(files).map_err(ReloadError::invalid)?;
     // This process is registered, and known to others, as who it was when it started.
     if fresh.peer() != in_use.peer() {
-        let (path, new, old) = (files.certificate.display(), fresh.peer(), in_use.peer());
-        return Err(format!("{path} is the certificate of {new}, but this process is {old}"));
+        let (file, new, own) = (files.certificate.clone(), fresh.peer().clone(), in_use.peer().clone());
+        return Err(ReloadError::OtherPeer { file, new, own });
     }
     Ok((!fresh.is_same_as(in_use)).then_some(fresh))
 }
 
 /// The changes, or a message that there are none.
 pub fn or_nothing(changes: Vec<String>) -> Vec<String> {
-    if changes.is_empty() { vec!["nothing has changed".into()] } else { changes }
+    if changes.is_empty() { vec!["no changes".into()] } else { changes }
 }
 
 /// The message for a replaced certificate.

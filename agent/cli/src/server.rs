@@ -1,13 +1,14 @@
 //! A server as its own process: the `server` role of the binary.
 
 use crate::config::Sources;
+use crate::data_folder::NewFolders;
 use crate::error::RunError;
 use crate::pid_file::PidFile;
 use crate::reload::Reloadable;
 use crate::signals::{Event, Signals};
-use lockmesh_agent::agent::{COMMIT, VERSION};
 use lockmesh_agent::node::{self, NodeError, NodeIdentity};
-use lockmesh_net::{Identity, random};
+use lockmesh_agent::{COMMIT, VERSION};
+use lockmesh_net::{Identity, owner, random};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_server::config::ServerConfig;
 use lockmesh_server::{Server, ServerOptions};
@@ -23,11 +24,16 @@ pub async fn run(config: ServerConfig, sources: Sources, until_stdin_ends: bool)
     if until_stdin_ends {
         signals.stop_with_stdin();
     }
-    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
+    owner::allow_others(config.allow_other_owners);
+    // Before a folder is made: a start that fails is to leave nothing behind.
     let identity = Identity::load(&config.tls.files())?;
+    PidFile::check(&config.pid_file)?;
+    let new_folders = NewFolders::of(&config.data_dir);
+    let node = NodeIdentity::resolve(&config.node, &config.data_dir)?;
     let mut reloadable = Reloadable::new(sources, config.clone(), identity.clone());
     let pid_file = config.pid_file.clone();
     let server = start(config, &node, identity)?;
+    new_folders.keep();
     // Not earlier: a start that is refused must not touch the file of a server that runs.
     let _pid_file = PidFile::write(pid_file);
     loop {

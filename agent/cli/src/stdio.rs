@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_to_a_stuck_reader_are_dropped_and_counted() {
+    fn dropped_messages_to_stuck_reader_counted() {
         let (output, mut reader) = stuck();
         for number in 0..MAX_MESSAGES {
             assert!(output.offer(format!("{number}\n").into()), "there is room");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_dropped_messages_takes_their_place() {
+    fn drop_count_replaces_dropped_messages() {
         let (output, mut reader) = stuck();
         let line = [vec![b'a'; MAX_BYTES / 4 - 1], vec![b'\n']].concat();
         (0..4).for_each(|_| assert!(output.offer(line.clone()), "there is room"));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_a_reader_and_not_for_a_stuck_one() {
+    fn drain_waits_unless_reader_stuck() {
         let (output, mut reader) = stuck();
         output.offer(b"end\n".into());
         output.drain(Duration::from_millis(1));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn data_for_a_stuck_reader_waits_and_is_not_dropped() {
+    async fn data_waits_for_stuck_reader() {
         let (reader, writer) = pipe().expect("a pipe");
         let (output, mut reader) = (Output::start("test", writer), BufReader::new(reader));
         let data = vec![b'x'; MAX_BYTES * 2];

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_for_the_journal_begins_with_its_priority() {
+    fn journal_line_starts_with_priority() {
         let written = Written::default();
         let writer = written.clone();
         let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(false);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_monitor_no_level_is_enabled_for_it() {
+    fn no_level_enabled_without_monitor() {
         let (info, _) = reload::Layer::new(filter(None, "info").expect("it is good"));
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::sink).with_filter(info);
         let subscriber = tracing_subscriber::registry().with(lines).with(monitored());
@@ -259,20 +259,20 @@ mod tests {
     }
 
     #[test]
-    fn the_variable_wins_over_the_configured_level() {
+    fn variable_overrides_configured_level() {
         let filter = filter(Some("warn,lockmesh_server=debug".into()), "trace").expect("it is good");
         assert!(filter.would_enable("lockmesh_server::driver", &Level::DEBUG));
         assert!(!filter.would_enable("lockmesh_agent", &Level::INFO));
     }
 
     #[test]
-    fn without_a_variable_the_configured_level_counts() {
+    fn configured_level_applies_without_variable() {
         let filter = filter(None, "off").expect("it is good");
         assert!(!filter.would_enable("lockmesh_agent", &Level::ERROR));
     }
 
     #[test]
-    fn a_wrong_level_is_named_with_its_origin() {
+    fn invalid_level_error_names_origin() {
         for wrong in ["loud", "lockmesh_server=loud", "info,=debug", "info,,warn"] {
             let error = filter(Some(wrong.into()), "info").expect_err("no such level").to_string();
             assert!(error.starts_with(&format!("LOCKMESH_LOG is {wrong:?}")), "{error}");

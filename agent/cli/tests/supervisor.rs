@@ -107,7 +107,7 @@ impl Pipe {
 }
 
 #[tokio::test]
-async fn exit_code_and_signal_are_reported() {
+async fn exit_code_and_signal_reported() {
     let _alone = alone().await;
     for (text, end, code) in
         [("exit 0", End::Code(0), 0), ("exit 3", End::Code(3), 3), ("kill -9 $$", End::Killed(9), 137)]
@@ -120,7 +120,7 @@ async fn exit_code_and_signal_are_reported() {
 }
 
 #[tokio::test]
-async fn supervisor_killed_before_start_is_replaced() {
+async fn supervisor_killed_before_start_replaced() {
     let _alone = alone().await;
     let (words, program) = shell("exit 3");
     let standby = stand_by(words);
@@ -149,7 +149,7 @@ async fn missing_program_is_an_error() {
 }
 
 #[tokio::test]
-async fn command_gets_environment_and_no_input() {
+async fn command_gets_environment_without_stdin() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let mut child = start(shell(&format!("echo \"$LOCKMESH_FENCE,$(cat)\" > {}", pipe.path)));
@@ -249,7 +249,7 @@ async fn command_ends_after_its_guard() {
 }
 
 #[tokio::test]
-async fn command_of_frozen_guard_ends_at_deadline() {
+async fn frozen_guard_command_ends_at_deadline() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let remaining = Duration::from_secs(3);
@@ -264,7 +264,7 @@ async fn command_of_frozen_guard_ends_at_deadline() {
 }
 
 #[tokio::test]
-async fn command_of_frozen_supervisor_ends_at_deadline() {
+async fn frozen_supervisor_command_ends_at_deadline() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let text = format!("echo $PPID > {}; {}", pipe.path, deaf_family(&pipe.path));
@@ -280,7 +280,7 @@ async fn command_of_frozen_supervisor_ends_at_deadline() {
 }
 
 #[tokio::test]
-async fn command_ends_with_its_killed_supervisor() {
+async fn killed_supervisor_ends_command() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let text =
@@ -299,7 +299,7 @@ async fn command_ends_with_its_killed_supervisor() {
 }
 
 #[tokio::test]
-async fn stopped_supervisor_continues_after_its_guard() {
+async fn guard_exit_wakes_stopped_supervisor() {
     let _alone = alone().await;
     // The kernel tells the supervisor when the thread that started it ends.
     let guard = std::thread::spawn(|| {
@@ -318,7 +318,7 @@ async fn stopped_supervisor_continues_after_its_guard() {
 }
 
 #[tokio::test]
-async fn supervisor_ignores_signals_that_end_processes() {
+async fn supervisor_ignores_termination_signals() {
     let _alone = alone().await;
     let mut pipe = Pipe::new();
     let (reader, mut writer) = io::pipe().expect("a pipe");

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_up_to_the_longest_and_starts_again() {
+    fn doubles_to_maximum_and_resets() {
         let (first, longest) = (Duration::from_millis(100), Duration::from_millis(300));
         let mut backoff = Backoff::new(first, longest);
         let mut jitter = Jitter::new(7);

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blocking_read_may_take_its_wait_and_a_little() {
+    fn blocking_read_timeout_includes_wait() {
         let read = Read::consistent().newer_than(7, Duration::from_secs(16));
         let target = Target::new("/v1/kv/k").read(&read);
         assert_eq!(target.text, "/v1/kv/k?consistent&index=7&wait=16s");

@@ -140,7 +140,7 @@ mod tests {
 
     /// An expiry of the cancelled wait must not end the next one.
     #[tokio::test(start_paused = true)]
-    async fn timer_is_armed_again_after_cancellation() {
+    async fn timer_rearmed_after_cancellation() {
         let mut timer = Timer::new(Clock::Boot);
         let near = Clock::Boot.now() + Duration::from_millis(5);
         let far = near + Duration::from_millis(40);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn moment_survives_its_way_to_another_process() {
+    fn moment_survives_nanosecond_round_trip() {
         let moment = Clock::Boot.now();
         assert_eq!(Moment::from_nanos(moment.as_nanos()), moment);
         assert_eq!((moment + Duration::MAX).as_nanos(), u64::MAX);

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_is_used_again_and_a_broken_one_is_not() {
+    async fn healthy_connection_reused_broken_discarded() {
         let fake = Fake::start();
         let client = fake.client();
         for _ in 0..3 {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_in_a_timeout_and_news_end_a_wait() {
+    async fn silence_times_out_change_ends_wait() {
         let fake = Fake::start();
         let client = fake.client();
         fake.fail("kv/a", Fault::Silence, 1);

@@ -346,7 +346,7 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         Request::NodeLease(session, read) => {
             let answer = sessions.events(&session, &read).await?;
             let told = NodeLease::of(answer.value, client.clock().now());
-            told.map(Response::NodeLease).map_err(|why| client.garbled(why))
+            told.map(Response::NodeLease).map_err(|why| client.garbled(why.to_string()))
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {

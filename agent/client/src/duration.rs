@@ -15,15 +15,23 @@ const UNITS: [(&str, f64); 8] = [
     ("h", 3600.0),
 ];
 
+/// The reason why a text is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the duration {text:?} {why}: write something like 15s, 250ms or 1m30s")]
+pub(crate) struct DurationError {
+    text: String,
+    why: &'static str,
+}
+
 /// Parses a duration such as `15s` or `1m30s`; never negative.
 ///
 /// # Errors
 /// Describes the invalid part of the text.
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let wrong = |why: &str| format!("the duration {text:?} {why}: write something like 15s, 250ms or 1m30s");
+    let wrong = |why| DurationError { text: text.into(), why };
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest.is_empty() {
         return Err(wrong("is empty"));
@@ -71,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn format_parse_round_trip() {
         for nanos in [0, 1, 1_500, 15_000_000, 90_000_000_000, 1_000_000_001] {
             let duration = Duration::from_nanos(nanos);
             assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));

@@ -3,9 +3,11 @@
 //! Errors are never logged here: the code that handles an error decides that.
 
 use crate::address::Address;
+use crate::duration::format_duration;
 use crate::loss::Loss;
 use crate::outcome::Outcome;
 use std::io;
+use std::time::Duration;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
@@ -70,12 +72,12 @@ pub enum Error {
         /// The maximum number of concurrent requests of a client.
         limit: usize,
     },
-    /// The key is used for another purpose; nothing was changed.
-    #[error("{key:?} is used for another purpose: {reason}; choose another key or remove it")]
+    /// The key has another use; nothing was changed.
+    #[error("{key:?} {reason}: choose another name, or remove it")]
     Conflict {
         /// The key.
         key: String,
-        /// The evidence of the other use.
+        /// The other use: "is a semaphore, not a lock".
         reason: String,
     },
     /// Others use the semaphore with another number of slots; nothing was changed.
@@ -124,7 +126,7 @@ impl Error {
     /// text, as for Consul's replies.
     pub(crate) fn from_answer(status: u16, outcome: Option<&str>, text: String) -> Self {
         match outcome.and_then(Outcome::parse).unwrap_or_else(|| guessed(status, &text)) {
-            Outcome::Refused => Self::Refused { status, text },
+            Outcome::Refused => Self::Refused { status, text: reworded(text) },
             Outcome::NotDone => Self::Unavailable { status, text },
             Outcome::Unknown => Self::UnknownOutcome { status, text },
         }
@@ -134,6 +136,29 @@ impl Error {
     pub(crate) fn is_invalid_session(&self) -> bool {
         matches!(self, Self::Refused { text, .. } if text.contains("invalid session"))
     }
+}
+
+/// Replaces Consul's words where they mislead: a TTL in nanoseconds, and the documentation of a key
+/// that agents of Lockmesh do not have.
+fn reworded(text: String) -> String {
+    const DOCUMENTATION: &str = "See https://developer.hashicorp.com/docs/agent/config/config-files#";
+    if let Some(ttl) = reworded_ttl(&text) {
+        return ttl;
+    }
+    [
+        ("kv_max_value_size.", "The limit is `http.max_value_bytes` of the agent."),
+        ("txn_max_req_len.", "The limit is `http.max_transaction_bytes` of the agent."),
+    ]
+    .into_iter()
+    .fold(text, |text, (key, limit)| text.replace(&format!("{DOCUMENTATION}{key}"), limit))
+}
+
+fn reworded_ttl(text: &str) -> Option<String> {
+    let (nanoseconds, range) =
+        text.strip_prefix("Invalid Session TTL '")?.split_once("', must be between [")?;
+    let (least, most) = range.trim_end().strip_suffix(']')?.split_once('=')?;
+    let ttl = format_duration(Duration::from_nanos(nanoseconds.parse().ok()?));
+    Some(format!("TTL {ttl} is not between {least} (`http.session_ttl_min` of the agent) and {most}"))
 }
 
 /// Guesses the outcome of a reply that does not name it: Consul uses 500 both for temporary
@@ -188,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_tells_its_outcome_is_believed_whatever_its_words() {
+    fn declared_outcome_overrides_text() {
         let error = |word, text: &str| Error::from_answer(500, Some(word), text.into());
         assert!(matches!(error("refused", "No cluster leader"), Error::Refused { status: 500, .. }));
         assert!(matches!(error("not-done", "invalid session"), Error::Unavailable { status: 500, .. }));
@@ -201,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_consuls_is_sorted_by_status_and_words() {
+    fn classifies_consul_status_and_text() {
         let transient = |status, text: &str| Error::from_answer(status, None, text.into()).is_transient();
         assert!(Error::from_answer(429, None, "slow down".into()).certainly_not_done());
         assert!(!Error::from_answer(500, None, "No cluster leader".into()).certainly_not_done());
@@ -213,6 +238,25 @@ mod tests {
         assert!(!transient(500, "raft apply failed: invalid session \"x\""));
         assert!(!transient(400, "Invalid index"));
         assert!(!transient(413, "too large"));
+    }
+
+    #[test]
+    fn misleading_consul_errors_rewritten() {
+        let told = |text: &str| Error::from_answer(500, Some("refused"), text.into()).to_string();
+        let ttl = told("Invalid Session TTL '5000000000', must be between [10s=24h0m0s]");
+        assert!(
+            ttl.ends_with("TTL 5s is not between 10s (`http.session_ttl_min` of the agent) and 24h0m0s"),
+            "{ttl}"
+        );
+        let size = told(
+            "Request body(9 bytes) too large, max size: 8 bytes. See \
+             https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size.",
+        );
+        assert!(
+            size.ends_with("max size: 8 bytes. The limit is `http.max_value_bytes` of the agent."),
+            "{size}"
+        );
+        assert!(told("Missing check 'x'").ends_with("Missing check 'x'"));
     }
 
     #[test]

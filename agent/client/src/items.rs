@@ -28,7 +28,7 @@ impl Items {
     /// The reason why the array is incomplete or invalid.
     pub(crate) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, Error> {
         loop {
-            match self.splitter.next().map_err(|reason| self.garbled(reason))? {
+            match self.splitter.next().map_err(|error| self.garbled(error.to_string()))? {
                 Split::Item(item) => {
                     let item = serde_json::from_slice(&item);
                     return item.map(Some).map_err(|error| self.garbled(error.to_string()));
@@ -61,6 +61,17 @@ enum Split {
     End,
 }
 
+/// The reason why a text is no array of items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum ArrayError {
+    #[error("the reply is no JSON array")]
+    NoArray,
+    #[error("the array ends with a brace")]
+    Brace,
+    #[error("an item is larger than {MAX_ITEM} bytes")]
+    LargeItem,
+}
+
 /// Splits the text of an array at its commas.
 #[derive(Debug, Default)]
 struct Splitter {
@@ -79,13 +90,13 @@ struct Splitter {
 
 impl Splitter {
     /// Splits off the next item.
-    fn next(&mut self) -> Result<Split, String> {
+    fn next(&mut self) -> Result<Split, ArrayError> {
         while let Some(byte) = self.buffer.get(self.scanned).copied() {
             self.scanned += 1;
             if self.is_over || (self.depth == 0 && byte != b'[') {
                 match byte.is_ascii_whitespace() {
                     true => continue,
-                    false => return Err("the reply is no JSON array".into()),
+                    false => return Err(ArrayError::NoArray),
                 }
             }
             if self.in_string {
@@ -101,7 +112,7 @@ impl Splitter {
                         self.skip();
                     }
                 }
-                b'}' if self.depth == 1 => return Err("the array ends with a brace".into()),
+                b'}' if self.depth == 1 => return Err(ArrayError::Brace),
                 b'}' | b']' => {
                     self.depth -= 1;
                     if self.depth == 0 {
@@ -122,7 +133,7 @@ impl Splitter {
         }
         match () {
             () if self.is_over => Ok(Split::End),
-            () if self.buffer.len() > MAX_ITEM => Err(format!("an item is larger than {MAX_ITEM} bytes")),
+            () if self.buffer.len() > MAX_ITEM => Err(ArrayError::LargeItem),
             () => Ok(Split::Incomplete),
         }
     }
@@ -151,7 +162,7 @@ mod tests {
         let (mut splitter, mut items) = (Splitter::default(), Vec::new());
         let mut pieces = text.as_bytes().chunks(size);
         loop {
-            match splitter.next()? {
+            match splitter.next().map_err(|error| error.to_string())? {
                 Split::Item(item) => {
                     items.push(serde_json::from_slice(&item).map_err(|error| error.to_string())?);
                 }
@@ -164,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_whole_array_has_an_end() {
+    fn only_complete_arrays_accepted() {
         for text in [
             "",
             "[",
@@ -189,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_items_are_those_of_the_array() {
+    fn split_items_match_array() {
         let texts = ["", "[", "]}", "{,", "\"\\\"", "a,\"b", "ç\n\\"];
         let item = |text: &&str| json!({ *text: [text, 1, null, {}] });
         for count in 0..=texts.len() {

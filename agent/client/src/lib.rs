@@ -45,7 +45,8 @@
 //! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
 //! | `driver.rs` | drives the holder: clock, client and waiting callers |
 //! | `keeper/`, `session_options.rs` | a session that is kept alive; its options |
-//! | `lock/`, `semaphore/`, `election.rs` | guards |
+//! | `lock/`, `semaphore/`, `election.rs` | locks, semaphores and elections |
+//! | `guard.rs` | the guard of a lock or a slot |
 //! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
 //! | `fake.rs` | a scripted agent with faults, for tests |
 
@@ -62,6 +63,7 @@ mod election;
 mod entry;
 mod error;
 mod event;
+mod guard;
 pub mod holder;
 mod items;
 mod keeper;
@@ -92,6 +94,7 @@ pub use election::{Election, Leader, Leadership, Observer};
 pub use entry::{Acquired, Entry};
 pub use error::Error;
 pub use event::{Events, NewEvent};
+pub use guard::HoldGuard;
 pub use holder::{GuardState, SEMAPHORE_FLAGS, Slots};
 pub use keeper::SessionKeeper;
 pub use kv::{Entries, Kv, Names};

@@ -40,7 +40,7 @@ mod tests {
     use super::Outcome;
 
     #[test]
-    fn each_word_is_read_as_it_is_written() {
+    fn outcome_words_round_trip() {
         for outcome in [Outcome::Refused, Outcome::NotDone, Outcome::Unknown] {
             assert_eq!(Outcome::parse(outcome.word()), Some(outcome));
         }

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_is_at_least_as_long_as_its_window_needs() {
+    fn ttl_below_window_minimum_rejected() {
         let safe = Some(HealthWindow::Safe);
         let refused = options(25, safe).check().expect_err("it is too short").to_string();
         for part in
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_ttl_follows_the_window() {
+    fn default_ttl_follows_window() {
         let ttl = |window, default| {
             let options = SessionOptions { health_window: window, ..SessionOptions::default() };
             (options.check().is_ok(), options.ttl_with(default).as_secs())

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_every_spelling_of_an_address() {
+    fn parses_every_address_form() {
         for (text, address) in [
             ("localhost", tcp("localhost", 8500)),
             ("10.0.0.1:80", tcp("10.0.0.1", 80)),

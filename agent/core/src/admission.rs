@@ -57,7 +57,7 @@ mod tests {
     const BOTH: [Slot; 2] = [Slot(1), Slot(2)];
 
     #[test]
-    fn an_agent_is_refused_when_the_last_server_has_refused_it() {
+    fn refused_once_every_server_refuses() {
         let mut admission = Admission::default();
         assert_eq!(admission.refusal(&BOTH), None);
         admission.refused(Slot(1), "a stranger".into());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_not_known_any_more_do_not_count() {
+    fn forgotten_server_refusal_is_dropped() {
         let mut admission = Admission::default();
         admission.refused(Slot(1), "a stranger".into());
         assert_eq!(admission.refusal(&BOTH[..1]).as_deref(), Some("a stranger"));
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_leader_denies_counts_until_it_registers_the_agent() {
+    fn leader_denial_lasts_until_registration() {
         let mut admission = Admission::default();
         admission.denied("another node");
         admission.not_refused(Slot(1));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_registration_pins_and_a_pin_stays() {
+    fn first_registration_sets_permanent_pin() {
         let mut cluster = Cluster::new(ClusterChoice::First, None, Time(0));
         assert!(cluster.is_open() && !cluster.is_foreign("x"));
         assert!(!cluster.follow("x"));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_copy_has_a_base_that_is_lower_by_more_than_an_estimate_can_be() {
+    fn index_base_reveals_older_copy() {
         let mut cluster = pinned(ClusterChoice::First);
         assert!(cluster.is_older(0) && !cluster.is_older(RAISE - 1_000_000));
         assert!(!cluster.raise(RAISE + 5), "a restore or a better estimate");

@@ -4,7 +4,7 @@
 //! A pattern that becomes too large when compiled is rejected, so that an event costs its receivers
 //! only a moment.
 
-use crate::pattern::Pattern;
+use crate::pattern::{Pattern, PatternError};
 use lockmesh_protocol::gossip::event::EventFilters;
 use lockmesh_protocol::record::Service;
 
@@ -20,7 +20,7 @@ pub enum FilterError {
         /// `node`, `service` or `tag`.
         which: &'static str,
         /// The parse error.
-        reason: String,
+        reason: PatternError,
     },
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn each_filter_that_is_given_must_fit() {
+    fn all_given_filters_must_match() {
         assert!(matches("", "", "") && matches("^web-[0-9]$", "", "") && matches("eb", "", ""));
         assert!(!matches("^eb", "", "") && !matches("web-2", "", ""));
         assert!(matches("", "web", "") && matches("", "^(cache|web)-", "v1") && matches("", "web", "^bl"));
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_in_consul_s_words() {
+    fn invalid_filter_errors_match_consul() {
         let error =
             |node, service, tag| EventFilter::new(&filters(node, service, tag)).expect_err("no sense");
         assert_eq!(error("", "", "v1").to_string(), "Cannot provide tag filter without service filter");

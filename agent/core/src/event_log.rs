@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_becomes_the_number_that_consul_s_clients_make_of_it() {
+    fn event_id_to_consul_index() {
         let id =
             [0xcb, 0x9a, 0x81, 0xad, 0xff, 0xf6, 0x52, 0xac, 0x92, 0xa7, 0x5f, 0x70, 0x68, 0x78, 0x05, 0xec];
         let id = EventId::from_random(id);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_are_kept_in_order_and_listed_by_name() {
+    fn newest_256_listed_by_name() {
         let mut log = EventLog::default();
         assert_eq!((log.index(None), log.list(None).len()), (1, 0));
         for number in 0..300 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_others_known_or_not_understood_is_not_listed() {
+    fn foreign_duplicate_or_unreadable_events_unlisted() {
         let mut log = EventLog::default();
         assert_eq!(record(&mut log, event(1, "deploy")), Received::Kept);
         assert_eq!(record(&mut log, event(1, "deploy")), Received::Known);

@@ -29,21 +29,24 @@ pub struct Pattern {
     cost: usize,
 }
 
+/// The reason why a pattern is invalid or too large, in one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("error parsing regexp: {0}")]
+pub struct PatternError(String);
+
 impl Pattern {
     /// Compiles a pattern.
     ///
     /// # Errors
-    /// The pattern is invalid or too large; the text is one line.
-    pub fn new(text: &str) -> Result<Self, String> {
+    /// The pattern is invalid or too large.
+    pub fn new(text: &str) -> Result<Self, PatternError> {
         // A match visits at most every state for every byte, so the size limit that a pattern keeps
         // bounds its cost.
         let mut limit = SMALLEST_BYTES;
         loop {
             match RegexBuilder::new(text).size_limit(limit).nest_limit(MAX_NESTING).build() {
                 Ok(regex) => return Ok(Self { regex, cost: limit / STATE_BYTES }),
-                Err(error) if limit >= MAX_PATTERN_BYTES => {
-                    return Err(format!("error parsing regexp: {error}"));
-                }
+                Err(error) if limit >= MAX_PATTERN_BYTES => return Err(PatternError(error.to_string())),
                 Err(_) => limit *= 4,
             }
         }
@@ -81,9 +84,9 @@ mod tests {
     }
 
     #[test]
-    fn large_patterns_are_refused_in_one_line() {
+    fn large_patterns_rejected_in_one_line() {
         for large in [r"\w{5000}", "((a{50}){50}){50}", &"(".repeat(100), r"(\w{90}){90}"] {
-            let error = Pattern::new(large).expect_err(large);
+            let error = Pattern::new(large).expect_err(large).to_string();
             assert!(!error.contains('\n') && error.len() < 150, "{error}");
         }
     }

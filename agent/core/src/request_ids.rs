@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_is_the_oldest_in_use() {
+    fn lowest_is_oldest_open_request() {
         assert_eq!(RequestIds::default().enter(1), OpenRequest::NotRegistered);
         let mut ids = registered();
         let [one, two, three] = [0; 3].map(|_| enter(&mut ids));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_stuck_holds_the_others_up_instead_of_being_forgotten() {
+    fn stuck_request_blocks_new_ones() {
         let mut ids = registered();
         let stuck = enter(&mut ids);
         for _ in 1..MAX_SPAN {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_registration_begins_anew() {
+    fn registration_restarts_numbering() {
         let mut ids = registered();
         let old = enter(&mut ids);
         assert_eq!(ids.register(registration(2)), []);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_registration_admits_those_who_waited() {
+    fn registration_admits_waiting_requests() {
         let mut ids = registered();
         (0..MAX_SPAN).for_each(|_| _ = enter(&mut ids));
         assert_eq!(ids.enter(5), OpenRequest::Waits);

@@ -21,38 +21,16 @@ const MOST_ADDED: usize = 16;
 pub struct Slot(pub u32);
 
 /// The state of the server at one slot.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct KnownServer {
     /// The address to dial, as `host:port`.
     pub address: String,
     /// `true` if it was configured or added, and is therefore never forgotten.
     pub is_seed: bool,
+    /// The contact with it.
+    pub contact: Contact,
     /// The server that last answered there.
     pub id: Option<ServerId>,
-    /// `true` while there is a connection.
-    pub is_up: bool,
-    /// `true` once it has reported its status on this connection.
-    pub is_heard: bool,
-    /// `true` if a call has been unanswered for suspiciously long.
-    pub is_slow: bool,
-    /// `true` if no data has arrived from it for suspiciously long.
-    pub is_quiet: bool,
-    /// Failed attempts to connect since the last successful one.
-    pub failures: u32,
-    /// The time of the last status query.
-    pub asked: Option<Time>,
-    /// `true` while that query is unanswered.
-    pub is_asked: bool,
-    /// The share of the usual pause after which it is asked again.
-    pub spread: f64,
-    /// The earliest time of the next query, after it rejected a call to the leader.
-    pub not_before: Option<Time>,
-    /// Since when it has known no leader although there is one, or has had no contact with it.
-    pub leaderless_since: Option<Time>,
-    /// The time since its last contact with its leader, as last reported; zero without a leader.
-    pub silence: Duration,
-    /// `true` if it reported that it was removed from the quorum.
-    pub is_removed: bool,
     /// The time until which an unneeded connection is kept.
     pub kept_until: Option<Time>,
     /// Another slot at which the same server is connected already.
@@ -63,17 +41,62 @@ pub struct KnownServer {
     pub refusal: Option<ClusterRefusal>,
     /// `true` once it has reported its cluster, or that it has none.
     pub has_answered: bool,
-    /// The index of its newest row, as reported on this connection; includes the index base.
-    pub index: Option<LogIndex>,
-    /// Since when its index base has been an older copy's, on this connection.
-    pub older_since: Option<Time>,
     /// The time at which it is contacted even if nothing needs it.
     pub contact_at: Option<Time>,
     preference: u64,
 }
 
+/// The contact with a server.
+#[derive(Clone, Debug)]
+pub enum Contact {
+    /// There is no connection.
+    Down {
+        /// Failed attempts to connect since the last successful one.
+        failures: u32,
+    },
+    /// There is a connection.
+    Up(Connected),
+}
+
+/// What a server has shown on its present connection.
+#[derive(Clone, Debug, Default)]
+pub struct Connected {
+    /// `true` once it has reported its status.
+    pub is_heard: bool,
+    /// `true` if it reported that it was removed from the quorum; it may still report its
+    /// status.
+    pub is_removed: bool,
+    /// `true` if a call has been unanswered for suspiciously long.
+    pub is_slow: bool,
+    /// `true` if no data has arrived from it for suspiciously long.
+    pub is_quiet: bool,
+    /// The last status query; `None` if the next one is due at once.
+    pub query: Option<StatusQuery>,
+    /// The earliest time of the next query, after it rejected a call to the leader.
+    pub not_before: Option<Time>,
+    /// Since when it has known no leader although there is one, or has had no contact with it.
+    pub leaderless_since: Option<Time>,
+    /// The time since its last contact with its leader, as last reported; zero without a leader.
+    pub silence: Duration,
+    /// The index of its newest row; includes the index base.
+    pub index: Option<LogIndex>,
+    /// Since when its index base has been an older copy's.
+    pub older_since: Option<Time>,
+}
+
+/// A status query.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusQuery {
+    /// The time at which it was sent.
+    pub at: Time,
+    /// `true` while it is unanswered.
+    pub is_open: bool,
+    /// The share of the usual pause after which the next one is sent.
+    pub spread: f64,
+}
+
 /// All slots, and the servers' own list.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KnownServers {
     agent: String,
     servers: BTreeMap<Slot, KnownServer>,
@@ -91,15 +114,7 @@ impl KnownServers {
     /// Creates a list of the configured addresses; the agent's name decides which of them it
     /// prefers.
     pub fn new(agent: &str, seeds: &[String]) -> Self {
-        let mut this = Self {
-            agent: agent.into(),
-            servers: BTreeMap::new(),
-            last_slot: 0,
-            added: VecDeque::new(),
-            rows: BTreeMap::new(),
-            members: BTreeSet::new(),
-            version: Default::default(),
-        };
+        let mut this = Self { agent: agent.into(), ..Self::default() };
         for seed in seeds {
             let slot = this.slot_at(seed);
             this.server_mut(slot).is_seed = true;
@@ -129,6 +144,16 @@ impl KnownServers {
     /// Returns the server at a known slot.
     pub(crate) fn server_mut(&mut self, slot: Slot) -> &mut KnownServer {
         self.servers.get_mut(&slot).expect("a slot is asked for only while it is known")
+    }
+
+    /// Returns the connection of a slot, if there is one.
+    pub fn up(&self, slot: Slot) -> Option<&Connected> {
+        self.get(slot)?.up()
+    }
+
+    /// Returns the connection of a slot, mutably.
+    pub(crate) fn up_mut(&mut self, slot: Slot) -> Option<&mut Connected> {
+        self.servers.get_mut(&slot)?.up_mut()
     }
 
     /// Returns all slots with their servers.
@@ -179,13 +204,15 @@ impl KnownServers {
         }
         self.last_slot += 1;
         let slot = Slot(self.last_slot);
-        self.servers.insert(slot, KnownServer::new(address, self.preference(address)));
+        let (address, preference) = (address.to_owned(), self.preference(address));
+        self.servers.insert(slot, KnownServer { address, preference, ..KnownServer::default() });
         slot
     }
 
     fn connected(&self, id: ServerId) -> Option<Slot> {
-        let is_it =
-            |server: &KnownServer| server.is_up && server.id == Some(id) && server.double_of.is_none();
+        let is_it = |server: &KnownServer| {
+            server.up().is_some() && server.id == Some(id) && server.double_of.is_none()
+        };
         self.iter().find(|(_, server)| is_it(server)).map(|(slot, _)| slot)
     }
 
@@ -193,7 +220,10 @@ impl KnownServers {
     pub(crate) fn forget_roster(&mut self) {
         (self.rows, self.members, self.version) = (BTreeMap::new(), BTreeSet::new(), Default::default());
         for server in self.servers.values_mut() {
-            (server.id, server.double_of, server.leaderless_since) = (None, None, None);
+            (server.id, server.double_of) = (None, None);
+            if let Some(up) = server.up_mut() {
+                up.leaderless_since = None;
+            }
         }
     }
 
@@ -234,7 +264,7 @@ impl KnownServers {
 
     /// Returns `true` if the server at a slot is not a member of the quorum, or not yet.
     pub fn is_outside(&self, slot: Slot) -> bool {
-        let id = self.get(slot).filter(|server| server.is_up).and_then(|server| server.id);
+        let id = self.get(slot).filter(|server| server.up().is_some()).and_then(|server| server.id);
         // Until the members are known, no server counts as outside.
         !self.members.is_empty() && id.is_some_and(|id| !self.members.contains(&id))
     }
@@ -244,7 +274,8 @@ impl KnownServers {
         if !self.rows.is_empty() {
             let rows = &self.rows;
             // Seeds stay: when all other servers were replaced, only these lead back.
-            self.servers.retain(|_, server| server.is_seed || server.is_up || is_listed(rows, server));
+            self.servers
+                .retain(|_, server| server.is_seed || server.up().is_some() || is_listed(rows, server));
         }
     }
 
@@ -258,47 +289,71 @@ impl KnownServers {
 
 /// Returns `true` if the servers' own list includes this slot.
 fn is_listed(rows: &BTreeMap<ServerId, String>, server: &KnownServer) -> bool {
-    let is_it = |id| server.is_up && rows.contains_key(&id);
+    let is_it = |id| server.up().is_some() && rows.contains_key(&id);
     server.id.is_some_and(is_it) || rows.values().any(|row| *row == server.address)
 }
 
+impl Default for Contact {
+    fn default() -> Self {
+        Self::Down { failures: 0 }
+    }
+}
+
 impl KnownServer {
-    fn new(address: &str, preference: u64) -> Self {
-        Self {
-            address: address.into(),
-            is_seed: false,
-            id: None,
-            is_up: false,
-            is_heard: false,
-            is_slow: false,
-            is_quiet: false,
-            failures: 0,
-            asked: None,
-            is_asked: false,
-            spread: 1.0,
-            not_before: None,
-            leaderless_since: None,
-            silence: Duration::ZERO,
-            is_removed: false,
-            kept_until: None,
-            double_of: None,
-            cluster: None,
-            refusal: None,
-            has_answered: false,
-            index: None,
-            older_since: None,
-            contact_at: None,
-            preference,
+    /// Returns the connection, if there is one.
+    pub fn up(&self) -> Option<&Connected> {
+        match &self.contact {
+            Contact::Up(up) => Some(up),
+            Contact::Down { .. } => None,
+        }
+    }
+
+    /// Returns the connection, mutably.
+    pub(crate) fn up_mut(&mut self) -> Option<&mut Connected> {
+        match &mut self.contact {
+            Contact::Up(up) => Some(up),
+            Contact::Down { .. } => None,
+        }
+    }
+
+    /// Returns the number of failed attempts to connect since the last successful one.
+    pub fn failures(&self) -> u32 {
+        match self.contact {
+            Contact::Down { failures } => failures,
+            Contact::Up(_) => 0,
+        }
+    }
+
+    /// Requires the server to show again which one it is.
+    pub(crate) fn doubt(&mut self) {
+        self.id = None;
+        if let Some(up) = self.up_mut() {
+            (up.is_heard, up.index) = (false, None);
         }
     }
 
     /// Returns `true` if the server can be relied on for now.
     pub fn is_well(&self) -> bool {
-        self.is_up && self.is_heard && !self.is_doubtful() && !self.is_removed && self.double_of.is_none()
+        self.double_of.is_none()
+            && self.up().is_some_and(|up| up.is_heard && !up.is_doubtful() && !up.is_removed)
     }
+}
 
+impl Connected {
     /// Returns `true` if the server should be asked for a sign of life.
     pub fn is_doubtful(&self) -> bool {
         self.is_slow || self.is_quiet
+    }
+
+    /// Returns `true` if the last status query is unanswered for this long.
+    pub fn is_silent(&self, now: Time, timeout: Duration) -> bool {
+        self.query.is_some_and(|query| query.is_open && now >= query.at + timeout)
+    }
+
+    /// Records that the last status query is answered, or needs no answer.
+    pub(crate) fn close_query(&mut self) {
+        if let Some(query) = &mut self.query {
+            query.is_open = false;
+        }
     }
 }

@@ -18,7 +18,8 @@
 //! passed, or the lease has ended, an acknowledgement alone does not make the session safe: a read
 //! at the leader must also find it.
 
-use crate::lease::LeaseState;
+use crate::lease::{LeaseState, margin};
+use crate::quorum_client::EndReason;
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -40,6 +41,10 @@ const LEFT: &str = "node-left";
 /// The reason when the session was not confirmed in time.
 const ENDED: &str = "given-up: no renewal of this node's lease was acknowledged for two windows, so the \
                      agent ends the session";
+
+/// The time after its recovery for which the last silence is a reason to give the session up: a
+/// guard that stopped at the deadline may have to release its lock first.
+const RECOVERED_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +113,34 @@ pub struct SessionEvent {
     /// Grows with every event, even from one process of this host to the next: at least the clock's
     /// microseconds.
     pub index: u64,
+    /// The last recovery from a silence that suspended it: its time, and the length of the silence.
+    pub recovered: Option<(Time, Duration)>,
+}
+
+impl SessionEvent {
+    /// Returns the reason for the end of a session that its guard gives up, after a silence of this
+    /// length if the guard knows it. It is confirmed if the session is not safe, although no input
+    /// may have shown that yet, if it has recovered lately, or if a renewal of its TTL is overdue.
+    pub fn end_reason(&self, claimed: Option<Duration>, renewal: Renewal, now: Time) -> EndReason {
+        if self.state != SessionState::Safe || self.jeopardy_at.is_some_and(|at| at <= now) {
+            return EndReason::GivenUp(claimed);
+        }
+        let unrenewed = now.since(renewal.at);
+        let is_overdue = |claimed: &Duration| unrenewed >= renewal.ttl.unwrap_or(*claimed) / 2;
+        let recovered = self.recovered.filter(|(at, _)| now.since(*at) < RECOVERED_TIMEOUT);
+        let known = claimed.filter(is_overdue).map(|_| unrenewed).max(recovered.map(|(_, length)| length));
+        let silent_for = known.map(|known| claimed.map_or(known, |claimed| claimed.min(known)));
+        silent_for.map_or(EndReason::Unconfirmed, EndReason::Confirmed)
+    }
+}
+
+/// The last renewal of a session's TTL that the agent passed on and that was acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// Its time; without one, the time since which the session is followed.
+    pub at: Time,
+    /// The session's TTL, if a renewal has shown it.
+    pub ttl: Option<Duration>,
 }
 
 /// See the [module](self).
@@ -143,6 +176,7 @@ impl SessionEvents {
             jeopardy_at: None,
             reason: String::new(),
             index: began.0,
+            recovered: None,
         };
         let mut events = Self {
             now: began,
@@ -266,6 +300,12 @@ impl SessionEvents {
             return;
         }
         self.confirmation = Confirmation::Confirmed;
+        if let (Some(deadline), SessionView::Bound(window)) = (self.deadline, &self.view)
+            && self.event.state == SessionState::Suspended
+        {
+            let silent_for = self.now.since(deadline) + (window.validity() - margin(*window));
+            self.event.recovered = Some((self.now, silent_for));
+        }
         self.deadline = self.deadline.max(self.lease_deadline());
     }
 
@@ -275,7 +315,8 @@ impl SessionEvents {
         let is_bound = matches!(self.view, SessionView::Bound(_));
         let deadline = self.deadline.filter(|_| is_bound && state != SessionState::Lost);
         let jeopardy_at = deadline.map(|deadline| self.jeopardy_at(deadline));
-        let event = SessionEvent { state, deadline, jeopardy_at, reason, index: self.event.index };
+        let (index, recovered) = (self.event.index, self.event.recovered);
+        let event = SessionEvent { state, deadline, jeopardy_at, reason, index, recovered };
         if event != self.event {
             let index = self.now.0.max(self.event.index + 1);
             self.event = SessionEvent { index, ..event };

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_that_was_made_before_another_host_had_the_node_is_lost() {
+    fn replaced_host_loses_older_session() {
         let session = |checks: &[&str]| {
             let spec = SessionSpec {
                 id: SessionId::from_random([1; 16]),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_interruption_the_session_is_looked_at_once_and_then_news_are_awaited() {
+    fn interruption_triggers_one_immediate_read() {
         let mut watch = watch();
         assert_eq!(watch.handle(deadline(), Input::Tick), Orders::default());
         assert_eq!(watch.event().state, SessionState::Suspended);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_failed_is_made_again_after_a_while() {
+    fn failed_reads_back_off() {
         let mut watch = watch();
         let failed = || Input::Read { began: at(10), found: None };
         let pauses = [0; 3].map(|_| watch.handle(at(20), failed()).read.unwrap().pause);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_ended_until_that_is_done() {
+    fn session_end_retried_until_done() {
         let mut watch = watch();
         watch.handle(deadline(), Input::Tick);
         assert!(watch.may_stop());

@@ -152,7 +152,7 @@ fn slots(slots: &[Slot]) -> BTreeSet<Slot> {
 }
 
 #[test]
-fn one_server_is_leader_and_home_and_is_then_left_in_peace() {
+fn single_server_is_leader_and_home() {
     let mut story = Story::with_seeds(&["a:1"]);
     assert_eq!(story.actions.keep, slots(&[A]));
     story.up(A);
@@ -166,7 +166,7 @@ fn one_server_is_leader_and_home_and_is_then_left_in_peace() {
 }
 
 #[test]
-fn servers_are_dialled_one_after_the_other_until_one_answers() {
+fn initial_dials_are_staggered() {
     let mut story = Story::begin();
     let first = story.actions.keep.clone();
     assert_eq!(first.len(), 1);
@@ -184,7 +184,7 @@ fn seeds() -> Vec<String> {
 }
 
 #[test]
-fn a_server_leads_by_its_own_word_only() {
+fn leader_needs_its_own_report() {
     let mut story = Story::begin();
     story.up(B);
     story.reports_leader(B, Some(A), 3);
@@ -199,7 +199,7 @@ fn a_server_leads_by_its_own_word_only() {
 }
 
 #[test]
-fn the_servers_that_were_not_configured_are_found_and_used() {
+fn discovers_servers_from_roster() {
     let mut story = Story::with_seeds(&["b:1"]);
     let b = story.actions.keep.first().copied().unwrap();
     story.up(b);
@@ -219,7 +219,7 @@ fn the_servers_that_were_not_configured_are_found_and_used() {
 }
 
 #[test]
-fn a_leader_that_answers_costs_no_questions() {
+fn answering_leader_is_not_queried() {
     let mut story = Story::at_rest(A, B, 3);
     let asked = story.run(60_000, |_| Some((Some(A), 3)));
     assert_eq!((asked[0], asked[2]), (0, 0));
@@ -228,7 +228,7 @@ fn a_leader_that_answers_costs_no_questions() {
 }
 
 #[test]
-fn a_silent_leader_is_replaced_as_soon_as_another_one_leads() {
+fn silent_leader_replaced_by_successor() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(A);
     assert_eq!(story.leader(), Some(A), "no other server is known to lead");
@@ -246,7 +246,7 @@ fn a_silent_leader_is_replaced_as_soon_as_another_one_leads() {
 }
 
 #[test]
-fn the_new_leader_is_found_within_one_question_s_pause() {
+fn successor_found_within_one_interval() {
     for home in [B, C] {
         let mut story = Story::at_rest(A, home, 3);
         story.slow(A);
@@ -257,7 +257,7 @@ fn the_new_leader_is_found_within_one_question_s_pause() {
 }
 
 #[test]
-fn a_home_server_that_died_as_leader_is_left_together_with_it() {
+fn dead_leader_loses_home_role() {
     let mut story = Story::at_rest(A, A, 3);
     story.slow(A);
     story.reports_leader(C, Some(C), 4);
@@ -265,7 +265,7 @@ fn a_home_server_that_died_as_leader_is_left_together_with_it() {
 }
 
 #[test]
-fn a_home_server_that_was_deposed_and_lives_stays_home() {
+fn deposed_live_leader_stays_home() {
     let mut story = Story::at_rest(A, A, 3);
     story.refuses(A, Some("c:1"));
     assert_eq!(story.leader(), None);
@@ -274,7 +274,7 @@ fn a_home_server_that_was_deposed_and_lives_stays_home() {
 }
 
 #[test]
-fn a_hint_is_followed_and_not_believed() {
+fn hint_is_verified_before_use() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(A, Some("c:1"));
     assert_eq!(story.leader(), None);
@@ -289,7 +289,7 @@ fn a_hint_is_followed_and_not_believed() {
 }
 
 #[test]
-fn two_servers_that_name_each_other_are_asked_at_a_pace() {
+fn mutual_hints_are_rate_limited() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(A, Some("b:1"));
     let asked = story.run(1000, |slot| match slot {
@@ -301,7 +301,7 @@ fn two_servers_that_name_each_other_are_asked_at_a_pace() {
 }
 
 #[test]
-fn a_server_that_says_it_leads_and_refuses_is_believed_again_later() {
+fn refusing_leader_trusted_again_later() {
     let mut story = Story::at_rest(A, B, 3);
     for _ in 0..3 {
         story.refuses(A, None);
@@ -313,7 +313,7 @@ fn a_server_that_says_it_leads_and_refuses_is_believed_again_later() {
 }
 
 #[test]
-fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgement() {
+fn acknowledgement_reveals_new_leader() {
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.acknowledged(ServerId(1), Term(3), story.now);
     story.step();
@@ -335,7 +335,7 @@ fn an_agent_that_asks_for_nothing_hears_of_an_election_by_the_next_acknowledgeme
 }
 
 #[test]
-fn a_follower_that_lags_moves_nobody() {
+fn lagging_follower_changes_nothing() {
     let mut story = Story::at_rest(C, B, 4);
     story.reports_leader(B, Some(A), 3);
     assert_eq!((story.leader(), story.actions.home), (Some(C), Some(B)));
@@ -351,7 +351,7 @@ fn a_follower_that_lags_moves_nobody() {
 }
 
 #[test]
-fn a_home_server_that_has_lost_the_others_is_left() {
+fn leaderless_home_is_replaced() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(B, None);
     assert_eq!((story.leader(), story.actions.home), (Some(A), Some(B)));
@@ -362,7 +362,7 @@ fn a_home_server_that_has_lost_the_others_is_left() {
 }
 
 #[test]
-fn a_silent_home_server_is_left_and_then_given_up() {
+fn silent_home_replaced_then_disconnected() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(B);
     let others = |slot| (slot != B).then_some((Some(A), 3));
@@ -380,7 +380,7 @@ fn a_silent_home_server_is_left_and_then_given_up() {
 }
 
 #[test]
-fn a_home_server_and_a_leader_that_are_both_dead_are_left() {
+fn home_replaced_despite_dead_leader() {
     let mut story = Story::at_rest(A, B, 3);
     story.slow(B);
     // No call to A is pending, but A has left a question unanswered for as long as B.
@@ -389,7 +389,7 @@ fn a_home_server_and_a_leader_that_are_both_dead_are_left() {
 }
 
 #[test]
-fn without_any_leader_the_pace_of_questions_falls() {
+fn leaderless_queries_back_off() {
     let mut story = Story::at_rest(A, B, 3);
     story.lost(A);
     let ask = |_| Some((None, 5));
@@ -403,7 +403,7 @@ fn without_any_leader_the_pace_of_questions_falls() {
 }
 
 #[test]
-fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
+fn large_fleet_queries_less_often() {
     // Questions of one agent in the first second without a leader.
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, A, 3);
@@ -423,7 +423,7 @@ fn the_questions_of_a_large_fleet_are_no_more_than_those_of_a_smaller_one() {
 }
 
 #[test]
-fn a_server_that_is_still_said_to_lead_and_is_not_reached_is_hastened_once_a_second() {
+fn named_leader_hastened_once_per_second() {
     let mut story = Story::begin();
     story.up(B);
     let mut hastened = 0;
@@ -436,7 +436,7 @@ fn a_server_that_is_still_said_to_lead_and_is_not_reached_is_hastened_once_a_sec
 }
 
 #[test]
-fn a_lost_server_is_dialled_again_soon_by_a_small_fleet_and_later_by_a_large_one() {
+fn redial_delay_grows_with_fleet() {
     let longest = |agents: u64| {
         let mut story = Story::at_rest(A, A, 3);
         story.agents = agents;
@@ -447,7 +447,7 @@ fn a_lost_server_is_dialled_again_soon_by_a_small_fleet_and_later_by_a_large_one
 }
 
 #[test]
-fn a_server_that_is_said_to_lead_is_not_overrun_by_a_large_fleet() {
+fn hinted_leader_not_overrun_by_fleet() {
     let asked = |agents: u64| {
         let mut story = Story::at_rest(A, B, 3);
         story.agents = agents;
@@ -463,7 +463,7 @@ fn a_server_that_is_said_to_lead_is_not_overrun_by_a_large_fleet() {
 }
 
 #[test]
-fn questions_of_different_agents_are_out_of_step() {
+fn query_intervals_are_jittered() {
     let pauses: BTreeSet<Duration> = (0..50)
         .map(|seed| {
             let now = Time(0);
@@ -480,7 +480,7 @@ fn questions_of_different_agents_are_out_of_step() {
 }
 
 #[test]
-fn a_server_under_two_addresses_is_connected_once() {
+fn aliased_server_connected_once() {
     let mut story = Story::with_seeds(&["name:1", "a:1"]);
     story.pass(60);
     let (name, a) = (Slot(1), Slot(2));
@@ -498,7 +498,7 @@ fn a_server_under_two_addresses_is_connected_once() {
 /// had lost its quorum: the second connection was closed as soon as it was identified, and then
 /// looked like a server that was not asked yet.
 #[test]
-fn a_second_address_of_a_connected_server_is_not_dialled_again_while_there_is_no_leader() {
+fn alias_not_redialled_without_leader() {
     let mut story = Story::with_seeds(&["name:1", "a:1"]);
     let (name, a) = (Slot(1), Slot(2));
     for slot in [name, a] {
@@ -515,7 +515,7 @@ fn a_second_address_of_a_connected_server_is_not_dialled_again_while_there_is_no
 }
 
 #[test]
-fn a_server_that_was_removed_is_forgotten() {
+fn removed_server_is_forgotten() {
     let mut story = Story::with_seeds(&["a:1"]);
     story.up(A);
     story.tracker.record_status(A, &status_of(1, Some(1), 3, &["a:1", "b:1"]), story.now);
@@ -531,7 +531,7 @@ fn a_server_that_was_removed_is_forgotten() {
 }
 
 #[test]
-fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_without_limit() {
+fn added_servers_kept_within_limit() {
     let mut tracker = LeaderTracker::new("agent", &seeds()[..1], 7, Time(0));
     let names: Vec<String> = (0..17).map(|number| format!("later-{number}:1")).collect();
     names.iter().for_each(|name| tracker.add_server(name));
@@ -548,7 +548,7 @@ fn servers_that_are_named_later_are_kept_as_if_they_were_configured_but_not_with
 }
 
 #[test]
-fn servers_that_wait_for_each_other_are_not_one() {
+fn bootstrapping_servers_stay_distinct() {
     let mut story = Story::begin();
     for slot in [A, B, C] {
         story.up(slot);
@@ -573,7 +573,7 @@ fn status_without_b(leader: Slot, term: u64) -> Status {
 }
 
 #[test]
-fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
+fn removed_home_is_replaced() {
     let mut story = Story::at_rest(A, B, 3);
     // It never campaigns, so it keeps its leader and its term; only the missing contact reveals it.
     story.tracker.record_status(B, &silent_status(B, A, 3, 4), story.now);
@@ -590,7 +590,7 @@ fn a_home_server_that_the_leader_does_not_have_any_more_is_left() {
 }
 
 #[test]
-fn a_home_server_that_a_new_leader_does_not_have_is_left() {
+fn home_unknown_to_new_leader_replaced() {
     let mut story = Story::at_rest(A, B, 3);
     story.refuses(A, Some("c:1"));
     story.up(C);
@@ -599,7 +599,7 @@ fn a_home_server_that_a_new_leader_does_not_have_is_left() {
 }
 
 #[test]
-fn no_home_server_is_left_while_nobody_is_known_to_lead() {
+fn home_kept_while_leader_unknown() {
     let mut story = Story::at_rest(A, B, 3);
     story.lost(A);
     story.up(C);
@@ -613,7 +613,7 @@ fn no_home_server_is_left_while_nobody_is_known_to_lead() {
 }
 
 #[test]
-fn a_home_server_that_is_cut_off_from_a_leader_that_answers_is_left() {
+fn home_partitioned_from_leader_replaced() {
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.record_status(B, &silent_status(B, A, 3, 9), story.now);
     story.reports_leader(A, Some(A), 3);
@@ -632,7 +632,7 @@ fn a_home_server_that_is_cut_off_from_a_leader_that_answers_is_left() {
 }
 
 #[test]
-fn a_server_that_says_it_was_removed_is_of_no_use() {
+fn server_reporting_removal_is_dropped() {
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.removed(B, story.now);
     assert_eq!((story.step().leader, story.actions.home), (Some(A), Some(C)));
@@ -651,7 +651,7 @@ fn a_server_that_says_it_was_removed_is_of_no_use() {
 }
 
 #[test]
-fn a_quiet_home_server_is_asked_and_left_before_it_is_given_up() {
+fn quiet_home_queried_before_replacement() {
     let mut story = Story::at_rest(A, B, 3);
     story.tracker.quiet(B, true);
     assert!(story.step().ask.contains(&B) && story.actions.home == Some(B), "it may have had nothing to say");

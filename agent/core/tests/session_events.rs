@@ -1,7 +1,8 @@
 //! Stories of a session as its guards see it. The story controls the time.
 
 use lockmesh_agent_core::lease::{LeaseState, RESTART_BELIEF, margin};
-use lockmesh_agent_core::session_events::{Input, SessionEvents, SessionState, SessionView};
+use lockmesh_agent_core::quorum_client::EndReason;
+use lockmesh_agent_core::session_events::{Input, Renewal, SessionEvents, SessionState, SessionView};
 use lockmesh_protocol::lease::{HealthWindow, LeaseEnd};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl Story {
 }
 
 #[test]
-fn every_acknowledgement_is_an_event_with_a_later_deadline() {
+fn acknowledgement_extends_deadline() {
     let mut story = Story::safe();
     assert_eq!(story.state(), SessionState::Safe);
     assert_eq!(story.events.event().deadline, Some(START + BELIEF));
@@ -80,7 +81,7 @@ fn every_acknowledgement_is_an_event_with_a_later_deadline() {
 }
 
 #[test]
-fn the_deadline_counts_from_the_sending_for_every_window() {
+fn deadline_counts_from_send_per_window() {
     for window in HealthWindow::ALL {
         let lease = LeaseState { renewed: Some(START), ..LeaseState::default() };
         let now = START + 300 * MS;
@@ -94,7 +95,7 @@ fn the_deadline_counts_from_the_sending_for_every_window() {
 }
 
 #[test]
-fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
+fn overdue_renewal_causes_jeopardy() {
     let mut story = Story::safe();
     let jeopardy_at = story.events.event().jeopardy_at.expect("there is a deadline");
     assert_eq!(jeopardy_at, START + (BELIEF - Duration::from_micros(3_333_333)));
@@ -112,7 +113,7 @@ fn a_renewal_that_is_overdue_is_jeopardy_until_it_comes() {
 }
 
 #[test]
-fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
+fn acknowledged_restart_causes_jeopardy() {
     for window in HealthWindow::ALL {
         let lease = LeaseState { renewed: Some(START), ..LeaseState::default() };
         let mut events = SessionEvents::new(START, lease.clone(), START, SessionView::Bound(window));
@@ -135,7 +136,7 @@ fn a_restart_that_the_servers_acknowledged_is_jeopardy_with_a_later_deadline() {
 }
 
 #[test]
-fn a_restart_makes_nothing_of_what_was_suspended_before_but_for_a_read() {
+fn restart_keeps_suspended_until_read() {
     let mut story = Story::safe();
     let sent = story.now + (BELIEF - 10 * MS);
     // The reply arrives after the deadline: others may have been granted something.
@@ -151,7 +152,7 @@ fn a_restart_makes_nothing_of_what_was_suspended_before_but_for_a_read() {
 }
 
 #[test]
-fn past_the_deadline_an_acknowledgement_alone_makes_nothing_safe() {
+fn renewal_alone_keeps_suspended() {
     let mut story = Story::safe();
     story.pass(BELIEF);
     assert_eq!(story.state(), SessionState::Suspended);
@@ -171,8 +172,51 @@ fn past_the_deadline_an_acknowledgement_alone_makes_nothing_safe() {
     assert_eq!(story.events.event().deadline, Some(story.now + BELIEF));
 }
 
+/// A guard stops at the deadline, and its release is acknowledged only after the recovery.
 #[test]
-fn an_acknowledgement_that_comes_after_the_deadline_is_too_late() {
+fn recovered_silence_confirms_end_reason() {
+    let mut story = Story::safe();
+    let reason = |story: &Story, claimed| {
+        let renewal = Renewal { at: story.now, ttl: None };
+        story.events.event().end_reason(claimed, renewal, story.now)
+    };
+    assert_eq!(reason(&story, None), EndReason::Unconfirmed);
+    story.pass(BELIEF + SECOND);
+    assert_eq!(reason(&story, Some(SECOND)), EndReason::GivenUp(Some(SECOND)));
+    story.renewed(story.now);
+    story.read(story.now, THERE);
+    for (claimed, expected) in
+        [(None, BELIEF + SECOND), (Some(SECOND), SECOND), (Some(60 * SECOND), BELIEF + SECOND)]
+    {
+        assert_eq!(reason(&story, claimed), EndReason::Confirmed(expected));
+    }
+    // Renewed all the time since.
+    for _ in 0..60 {
+        story.pass(SECOND);
+        story.renewed(story.now);
+    }
+    assert_eq!(reason(&story, None), EndReason::Unconfirmed);
+}
+
+#[test]
+fn unrenewed_ttl_confirms_end_reason() {
+    let story = Story::safe();
+    let reason = |claimed, unrenewed: u64, ttl| {
+        let renewal = Renewal { at: Time(START.0 - unrenewed * 1_000_000), ttl };
+        story.events.event().end_reason(claimed, renewal, START)
+    };
+    let confirmed = |seconds| EndReason::Confirmed(seconds * SECOND);
+    assert_eq!(reason(Some(9 * SECOND), 8, Some(10 * SECOND)), confirmed(8));
+    assert_eq!(reason(Some(5 * SECOND), 8, None), confirmed(5));
+    for (claimed, unrenewed, ttl) in
+        [(Some(9 * SECOND), 4, Some(10 * SECOND)), (Some(9 * SECOND), 4, None), (None, 8, Some(10 * SECOND))]
+    {
+        assert_eq!(reason(claimed, unrenewed, ttl), EndReason::Unconfirmed);
+    }
+}
+
+#[test]
+fn late_acknowledgement_suspends() {
     let mut story = Story::safe();
     // The agent was stopped: the timer is late, and the reply comes first.
     story.now = START + BELIEF + MS;
@@ -182,7 +226,7 @@ fn an_acknowledgement_that_comes_after_the_deadline_is_too_late() {
 }
 
 #[test]
-fn a_read_that_finds_it_gone_says_why() {
+fn gone_session_reports_reason() {
     let mut story = Story::safe();
     story.read(story.now, SessionView::Gone("destroyed".into()));
     assert_eq!((story.state(), story.reason()), (SessionState::Lost, "destroyed"));
@@ -197,7 +241,7 @@ fn a_read_that_finds_it_gone_says_why() {
 }
 
 #[test]
-fn two_windows_after_the_last_acknowledged_renewal_it_is_lost_and_ended() {
+fn lost_within_two_unrenewed_windows() {
     let mut story = Story::safe();
     let grace = WINDOW - HealthWindow::Default.renewal_interval();
     story.pass(BELIEF + grace - MS);
@@ -217,7 +261,7 @@ fn two_windows_after_the_last_acknowledged_renewal_it_is_lost_and_ended() {
 }
 
 #[test]
-fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
+fn ended_lease_keeps_earlier_deadline() {
     let mut story = Story::safe();
     story.pass(SECOND);
     let ended = Some(LeaseEnd::Superseded);
@@ -239,7 +283,7 @@ fn a_lease_that_ended_promises_nothing_more_and_takes_nothing_back() {
 }
 
 #[test]
-fn a_node_that_has_left_has_no_sessions() {
+fn left_node_loses_sessions() {
     for view in [THERE, SessionView::Unbound] {
         let mut story = Story::safe();
         story.read(story.now, view);
@@ -251,7 +295,7 @@ fn a_node_that_has_left_has_no_sessions() {
 }
 
 #[test]
-fn an_agent_that_was_just_started_vouches_for_nothing() {
+fn fresh_agent_starts_suspended() {
     let mut story =
         Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
     assert_eq!((story.state(), story.events.event().deadline), (SessionState::Suspended, None));
@@ -265,7 +309,7 @@ fn an_agent_that_was_just_started_vouches_for_nothing() {
 }
 
 #[test]
-fn an_acknowledgement_that_is_over_is_worth_no_read() {
+fn expired_acknowledgement_wants_no_read() {
     let mut story =
         Story { events: SessionEvents::new(START, LeaseState::default(), START, THERE), now: START };
     story.renewed(START);
@@ -278,7 +322,7 @@ fn an_acknowledgement_that_is_over_is_worth_no_read() {
 }
 
 #[test]
-fn a_session_that_does_not_depend_on_its_node_has_no_deadline() {
+fn unbound_session_has_no_deadline() {
     let lease = LeaseState::default();
     let mut story =
         Story { events: SessionEvents::new(START, lease, START, SessionView::Unbound), now: START };
@@ -293,7 +337,7 @@ fn a_session_that_does_not_depend_on_its_node_has_no_deadline() {
 }
 
 #[test]
-fn a_read_that_began_before_the_acknowledgement_makes_nothing_safe() {
+fn read_before_renewal_keeps_suspended() {
     let mut story = Story::safe();
     story.pass(BELIEF + MS);
     assert_eq!(story.state(), SessionState::Suspended);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suffix_matches_every_name_under_it() {
+    fn suffix_matches_names_below() {
         for (pattern, name, expected) in [
             ("consul", "consul", true),
             ("consul", "CONSUL", true),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_can_never_match_is_refused_with_one_that_can() {
+    fn unmatchable_pattern_suggests_correction() {
         let refused = |text: &str| HostPattern::parse(text).expect_err("it can match nothing").to_string();
         for (text, better) in [
             ("http://consul:8500/ui", "consul"),

@@ -4,6 +4,7 @@
 //! `deploy/config/agent.toml` lists every key with its default and a comment; a test keeps that
 //! file equal to [`AgentConfig::default`].
 
+pub mod definitions;
 mod hosts;
 mod scripts;
 mod value;
@@ -12,9 +13,10 @@ pub use hosts::{HostPattern, HostPatternError};
 pub use scripts::Scripts;
 pub use value::{FileMode, WindowWord};
 
-use crate::definitions;
 use lockmesh_agent_core::cluster::ClusterChoice;
-use lockmesh_agent_core::registry::{Configured, Limits, NewCheck, ServiceRegistration, Source};
+use lockmesh_agent_core::definitions::{Configured, NewCheck, ServiceRegistration};
+use lockmesh_agent_core::definitions::{MAX_META, check_meta};
+use lockmesh_agent_core::registry::{Limits, Source};
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, Section, TlsConfig, check_path, empty_is_none, hours, mins, ms, secs,
 };
@@ -39,6 +41,8 @@ sections! {
         data_dir: PathBuf = "/var/lib/lockmesh/agent".into(), by check_path;
         /// A file that holds the process id while it runs; empty for none.
         pid_file: PathBuf = PathBuf::new();
+        /// `true` if files and folders of other users are used, who can replace them.
+        allow_other_owners: bool = false;
         /// The UDP address at which servers challenge this agent, and from which it calls them:
         /// IPv4 or IPv6, as `ip:port`. `[::]` means all addresses of both families, or of IPv4 on a
         /// host without IPv6. Port 0 selects a free one.
@@ -269,8 +273,8 @@ fn check_advertise(advertise: &Option<Host>, key: &str) -> Result<(), ConfigErro
 }
 
 fn check_node_meta(meta: &BTreeMap<String, String>, key: &str) -> Result<(), ConfigError> {
-    let (pairs, in_key, in_value) = definitions::MAX_META;
-    definitions::check_meta(meta).map_err(|reason| {
+    let (pairs, in_key, in_value) = MAX_META;
+    check_meta(meta).map_err(|reason| {
         let rule = format!(
             "use at most {pairs} pairs, keys of up to {in_key} letters, digits, `-` and `_`, and values of up to \
              {in_value} bytes"
@@ -300,7 +304,7 @@ impl HttpConfig {
     }
 
     /// Returns `true` if other hosts can reach the TCP address.
-    pub fn is_reached_by_others(&self) -> bool {
+    fn is_reached_by_others(&self) -> bool {
         // `::ffff:127.0.0.1` is loopback too.
         self.tcp.is_some_and(|address| !address.ip().to_canonical().is_loopback())
     }
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_door_must_be_asked_for_by_name() {
+    fn non_loopback_needs_explicit_permission() {
         let open = |c: &mut AgentConfig| c.http.tcp = Some(SocketAddr::from(([0, 0, 0, 0], 8500)));
         assert!(complaint(open).contains("set `http.allow_non_loopback`"));
         assert!(!AgentConfig::default().http.is_reached_by_others());
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_by_its_key() {
+    fn invalid_value_names_its_key() {
         assert!(complaint(|c| c.upstream.servers.clear()).starts_with("`upstream.servers`"));
         assert!(complaint(|c| c.upstream.servers.push("host".into())).contains("\"host\""));
         assert!(complaint(|c| c.upstream.servers.push("host:0".into())).contains("\"host:0\""));
@@ -451,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn gossip_is_received_one_port_above_unless_an_address_is_named() {
+    fn gossip_defaults_to_next_port() {
         let address = |listen: &str, gossip: &str, enabled| {
             let gossip = GossipConfig { enabled, listen: gossip.parse().ok() };
             let listen = listen.parse().expect("an address");

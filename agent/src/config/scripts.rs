@@ -1,6 +1,7 @@
 //! Who may define checks that run a script: such a check runs any command as the agent's user.
 
-use lockmesh_agent_core::registry::{NewCheck, Source};
+use lockmesh_agent_core::definitions::NewCheck;
+use lockmesh_agent_core::registry::Source;
 use serde::{Deserialize, Serialize};
 
 /// Who may define checks that run a script.
@@ -31,12 +32,12 @@ impl Scripts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_agent_core::registry::{CheckKind, Probe, Target};
+    use lockmesh_agent_core::definitions::{CheckKind, Probe, Target};
     use lockmesh_protocol::record::CheckStatus;
     use std::time::Duration;
 
     #[test]
-    fn scripts_run_only_where_they_are_permitted() {
+    fn script_permission_by_source() {
         let check = |target: Target| {
             let kind = CheckKind::Probe(Probe { target, interval: Duration::from_secs(1), timeout: None });
             NewCheck::of("app".into(), CheckStatus::Critical, kind)

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_row_with_a_feature_and_a_remedy() {
+    fn rows_are_unique_and_complete() {
         for rows in [ROUTES, COMMANDS, OPTIONS, KEYS] {
             let mut names = BTreeSet::new();
             for row in rows {
@@ -149,12 +149,12 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_found_by_what_it_covers() {
+    fn lookup_finds_covering_row() {
         let feature = |row: Option<&Row>| row.map(|row| row.feature);
         let entries = feature(route("/v1/config"));
         assert!(entries.is_some());
         assert_eq!(feature(route("/v1/config/service-defaults/web")), entries);
-        for path in ["/v1/operator/usage/x", "/v1/configs", "/v1/acl/list", "/v1/kv/a", "/ui2", "/"] {
+        for path in ["/v1/operator/usage/x", "/v1/configs", "/v1/acls", "/v1/kv/a", "/ui2", "/"] {
             assert_eq!(route(path), None, "{path}");
         }
         assert_eq!(command(&["config", "read", "-kind", "x"]).map(|found| found.0), Some("config read"));

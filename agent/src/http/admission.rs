@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_places_are_for_the_socket_and_for_guards() {
+    fn reserved_places_for_socket_and_guards() {
         let mut admission = Admission::new(48, 1);
         let local = tcp([127, 0, 0, 1]);
         let count = |seats: &[Seat], place| seats.iter().filter(|seat| seat.place == place).count();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_sends_nothing_loses_a_place_for_guards_to_the_next() {
+    async fn idle_client_loses_guard_place() {
         let mut admission = Admission::new(32, 1);
         let local = tcp([127, 0, 0, 1]);
         let mut admitted = || admission.admit(local);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_have_a_limit_of_their_own() {
+    fn per_client_connection_limit() {
         let mut admission = Admission::new(16, 2);
         let other = tcp([10, 0, 0, 1]);
         let (first, second) =
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_leave_open_files_to_the_process() {
+    fn connection_limit_spares_open_files() {
         for (open_files, configured, expected) in [
             (131_072, 65_536, 65_536),
             (65_536, 65_536, 57_344),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_follow_renew_and_end_sessions() {
+    fn session_guard_routes() {
         assert!(is_for_guards("/v1/session/events/x") && is_for_guards("/v1/session/renew/x"));
         assert!(!is_for_guards("/v1/session/list") && !is_for_guards("/v1/kv/session/events/"));
     }

@@ -316,7 +316,7 @@ pub(super) fn with_changes(mut response: Response<Body>, changes: &[String]) -> 
 
 /// Adds the remaining lock-delay that refused a grant.
 pub(super) fn with_lock_delay(mut response: Response<Body>, remaining: Duration) -> Response<Body> {
-    let text = super::go::duration::format_duration(remaining);
+    let text = crate::go::duration::format_duration(remaining);
     // Go writes microseconds with a non-ASCII letter; header values are ASCII.
     let value = HeaderValue::try_from(text.replace('µ', "u")).expect("a duration is printable ASCII");
     response.headers_mut().insert(OUR_LOCK_DELAY, value);
@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_failure_has_an_empty_text() {
+    fn failure_text_is_never_empty() {
         for blank in ["", " ", "\n"] {
             assert_eq!(Failure::bad_request(blank).text.0, "400 Bad Request");
             assert_eq!(Failure::refused(blank).text.0, "500 Internal Server Error");

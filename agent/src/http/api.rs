@@ -1,10 +1,9 @@
 //! The context of every request.
 
 use super::audit::Audit;
-use super::host::HostCheck;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
-use crate::config::Scripts;
+use crate::config::{HostPattern, Scripts};
 use crate::events::Events;
 use crate::metrics::Intervals;
 use crate::monitor::Monitors;
@@ -122,8 +121,8 @@ pub struct Api {
     pub events: Arc<Events>,
     /// The channel for reload and leave requests to this process.
     pub reload: Asking,
-    /// The `Host` names accepted over TCP besides this host's own.
-    pub hosts: HostCheck,
+    /// The `Host` names accepted of browsers over TCP besides this host's own.
+    pub allowed_hosts: Vec<HostPattern>,
     /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
     /// This agent's entry of the roster, as last read: it does not change while its lease lasts.
@@ -152,7 +151,7 @@ impl Api {
             intervals: Arc::default(),
             events,
             reload: Asking::default(),
-            hosts: HostCheck::default(),
+            allowed_hosts: Vec::new(),
             operator_socket: None,
             own_agent: Mutex::default(),
             audit: Audit::default(),
@@ -173,10 +172,10 @@ impl Api {
         Self { reload, ..self }
     }
 
-    /// Sets further names of this host, and the requests that are checked.
+    /// Sets further names of this host that browsers may use.
     #[must_use]
-    pub fn with_hosts(self, hosts: HostCheck) -> Self {
-        Self { hosts, ..self }
+    pub fn with_allowed_hosts(self, allowed_hosts: Vec<HostPattern>) -> Self {
+        Self { allowed_hosts, ..self }
     }
 
     /// Sets the clients that may register script checks.

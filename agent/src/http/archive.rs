@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_backup_reads_back() {
         let bytes = backup();
         let meta = verify(&bytes[..]).unwrap();
         assert_eq!((meta.index, meta.term, meta.parts, meta.rows), (42, 7, 3, 300));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_seen() {
+    fn corruption_and_truncation_are_detected() {
         let bytes = backup();
         let unpacked = |bytes: &[u8]| {
             let mut tar = Vec::new();
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_files_are_refused_with_a_reason() {
+    fn foreign_files_are_rejected() {
         assert!(matches!(verify(&b"nonsense"[..]), Err(ArchiveError::Malformed(_))));
         assert!(matches!(verify(&b""[..]), Err(ArchiveError::Malformed(_))));
         let other = packed(&[("metadata.json", b"{}"), ("state.bin", b""), (SUMS, b"")]);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn consuls_programs_find_what_they_look_for() {
+    fn layout_matches_consul_snapshot() {
         let bytes = backup();
         let mut archive = Archive::new(GzDecoder::new(&bytes[..]));
         let mut files = std::collections::BTreeMap::new();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_refused_by_number() {
+    fn other_formats_are_rejected() {
         // Archives of builds whose rows had no versions, and one of a future build.
         let older = r#"{"format":2,"wire":1,"build":"0.1.0","cluster_id":"c","Index":42,"Term":7,"parts":0,"rows":0,"made_at_ms":5,"Size":0}"#;
         for (meta, format) in
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_newer_build_are_refused_by_number() {
+    fn newer_rows_are_rejected() {
         let meta = Meta { format: FORMAT, row_format: format::NEWEST + 1, ..Meta::default() };
         let meta = serde_json::to_vec(&meta).unwrap();
         let error = verify(&packed(&[(META, &meta)])[..]).unwrap_err().to_string();
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_checksum_is_seen_where_gzip_is_content() {
+    fn checksum_and_size_mismatch_detected() {
         let meta =
             serde_json::to_vec(&Meta { format: FORMAT, row_format: format::NEWEST, ..Meta::default() })
                 .unwrap();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_taker_ends_the_reading() {
+    fn consumer_error_stops_reading() {
         let outcome = read_parts(&backup()[..], |_, _| Err(io::Error::other("enough")));
         assert!(matches!(outcome, Err(ArchiveError::Io(error)) if error.to_string() == "enough"));
     }

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_leaves_some_lines_and_their_number() {
+    fn flood_logs_burst_and_suppressed_count() {
         let mut quota =
             Quota { lines: TokenBucket::full(Time(0), LINES_AT_ONCE, LINES_PER_SECOND), suppressed: 0 };
         let admitted = (0..1_000).filter_map(|_| quota.admit(Time(0))).collect::<Vec<_>>();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_carried_out_has_its_line_always() {
+    fn executed_requests_always_logged() {
         let audit = Audit::default();
         let admitted = |status| (0..1_000).filter(|_| audit.admit(Action::Operate, status).is_some()).count();
         assert_eq!((admitted(Some(StatusCode::OK)), admitted(None)), (1_000, 1_000));

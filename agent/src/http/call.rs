@@ -3,9 +3,9 @@
 use super::answer::{Failure, MetaKind};
 use super::api::Api;
 use super::body::Body;
-use super::go::query::Params;
-use super::go::{duration, number};
 use super::peer::Peer;
+use crate::go::query::Params;
+use crate::go::{duration, number};
 use crate::upstream::calls::Read;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;

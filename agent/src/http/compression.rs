@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_used_only_by_name() {
+    fn gzip_requires_explicit_accept_encoding() {
         for accepted in ["gzip", "GZIP", "deflate, gzip;q=0.5", "br ,gzip ; q=1"] {
             assert!(accepts_gzip(&accepting(accepted)), "{accepted}");
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_body_is_compressed_and_yields_between_its_pieces() {
+    async fn long_body_compression_yields_between_pieces() {
         let plain: Vec<u8> = (0..10 * PIECE).map(|byte| (byte / 7) as u8).collect();
         let response = Response::new(Body::from(plain.clone()));
         let response = respond(&accepting("gzip"), 1024, response);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_in_parts_is_compressed_and_one_without_its_end_is_broken_off() {
+    async fn compressed_list_aborts_if_incomplete() {
         for is_complete in [true, false] {
             let (sender, parts) = mpsc::channel(4);
             for part in ["[1,", "2]"] {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn short_bodies_streams_and_answers_without_a_body_stay_as_they_are() {
+    fn short_bodies_and_streams_uncompressed() {
         let stays = |status: StatusCode, body: Body, min| {
             let mut response = Response::new(body);
             *response.status_mut() = status;

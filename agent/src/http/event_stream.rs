@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_sent_to_whoever_asks_for_one() {
+    fn requires_explicit_accept_header() {
         let wants = |accept: &'static str| {
             is_wanted(&HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static(accept))]))
         };

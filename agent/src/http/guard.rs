@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_response_that_is_not_read_counts_as_idle_unless_it_makes_progress() {
+    async fn write_times_out_without_progress() {
         let (mut socket, mut client) = guarded(&Arc::default());
         let mut write = async || poll_fn(|context| Pin::new(&mut socket).poll_write(context, b"data")).await;
         let begun = Instant::now();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_clock_starts_again_with_each_phase() {
+    async fn timeout_restarts_with_each_phase() {
         let phase = Arc::new(Phase::default());
         let (mut socket, _client) = guarded(&phase);
         let mut flush = async || poll_fn(|context| Pin::new(&mut socket).poll_flush(context)).await;

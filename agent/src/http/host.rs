@@ -1,43 +1,23 @@
-//! The check of the `Host` header of requests over TCP.
+//! The check of the `Host` header of browsers' requests over TCP.
 //!
 //! A web page cannot choose the `Host` that a browser sends: it is the page's own. But the owner of
 //! that name can resolve it to 127.0.0.1 (DNS rebinding), and then the page may read and write
-//! everything that an agent serves. A request for a name that is not configured for this agent is
-//! therefore rejected. An IP address cannot be rebound, no browser omits `Host`, and no page can
-//! reach the Unix socket.
+//! everything that an agent serves. A browser's request for a name that is not configured for this
+//! agent is therefore rejected. An IP address cannot be rebound, no browser omits `Host`, and no
+//! page can reach the Unix socket.
 //!
-//! On a TCP address that other hosts can reach, only requests of browsers are checked. Other
-//! clients there reach the agent by names that it does not know, such as that of a Kubernetes
-//! service, and a page gains nothing by sending what they could send themselves.
+//! Other clients may use any name, as with Consul: they reach the agent by names that it does not
+//! know, such as that of a container or of a Kubernetes service.
 
 use super::answer::Failure;
 use super::api::Api;
-use crate::config::{HostPattern, HttpConfig};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
-use lockmesh_net::config::ConfigError;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The names that are accepted besides this host's own, and the clients that are checked.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostCheck {
-    allowed: Vec<HostPattern>,
-    browsers_only: bool,
-}
-
-impl HostCheck {
-    /// Creates the check that a configuration asks for.
-    ///
-    /// # Errors
-    /// The first value of `http.allowed_hosts` that can match no request.
-    pub fn of(config: &HttpConfig) -> Result<Self, ConfigError> {
-        Ok(Self { allowed: config.host_patterns()?, browsers_only: config.is_reached_by_others() })
-    }
-}
-
-/// Rejects a request that names another host than this one.
+/// Rejects a browser's request that names another host than this one.
 pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
-    if api.hosts.browsers_only && !is_from_browser(&head.headers) {
+    if !is_from_browser(&head.headers) {
         return Ok(());
     }
     let named = head.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
@@ -58,14 +38,22 @@ pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
     }
 }
 
-/// Returns `true` if a browser sent these headers. None of the signs alone is enough: `Origin` is
-/// missing when a page reads from its own name, and `Sec-Fetch-*` is sent only to secure or local
-/// names. A page can change the language, but not remove it.
+/// What the engines of browsers write into their `User-Agent`, also one without a window, which
+/// sends no language.
+const ENGINES: [&str; 3] = ["AppleWebKit/", "Gecko/", "HeadlessChrome"];
+
+/// Returns `true` if a browser sent these headers. `Accept-Language` alone decides for a page that
+/// reads from its own name over plain HTTP: such a request has no `Origin` and no `Sec-Fetch-*`.
+/// The page can suppress `Referer` and set `Accept`, but cannot remove the language.
 fn is_from_browser(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::ORIGIN)
-        || headers.contains_key(header::ACCEPT_LANGUAGE)
+    let has = |name, text: &str| {
+        let values = headers.get_all(name).iter();
+        values.filter_map(|value| value.to_str().ok()).any(|value| value.contains(text))
+    };
+    [header::ORIGIN, header::REFERER, header::ACCEPT_LANGUAGE].iter().any(|name| headers.contains_key(name))
         || headers.keys().any(|name| name.as_str().starts_with("sec-fetch-"))
-        || headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
+        || (has(header::USER_AGENT, "Mozilla/") && has(header::ACCEPT, "text/html"))
+        || ENGINES.iter().any(|engine| has(header::USER_AGENT, engine))
 }
 
 /// Returns the name or address in a `Host`, without port, brackets and the root's dot.
@@ -86,7 +74,7 @@ fn is_ours(name: &str, api: &Api) -> bool {
         || name.parse::<Ipv4Addr>().is_ok()
         || name.parse::<Ipv6Addr>().is_ok()
         || name.eq_ignore_ascii_case(api.identity.node.as_str())
-        || api.hosts.allowed.iter().any(|pattern| pattern.matches(name))
+        || api.allowed_hosts.iter().any(|pattern| pattern.matches(name))
 }
 
 /// `localhost` and every name under it mean this machine by definition.
@@ -101,7 +89,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     #[test]
-    fn a_host_is_its_name_without_what_stands_around_it() {
+    fn strips_port_brackets_and_trailing_dot() {
         for (host, name) in [
             ("localhost:8500", "localhost"),
             ("LocalHost.", "LocalHost"),
@@ -118,40 +106,35 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_is_recognized_by_any_of_its_headers() {
-        let headers = |name: &str, value: &'static str| {
-            let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
-            HeaderMap::from_iter([(name, HeaderValue::from_static(value))])
-        };
-        for (name, value) in [
-            ("Origin", "http://evil.example"),
-            ("Origin", "null"),
-            ("Sec-Fetch-Site", "same-origin"),
-            ("Sec-Fetch-Mode", "cors"),
-            ("Accept-Language", ""),
-            ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)"),
-        ] {
-            assert!(is_from_browser(&headers(name, value)), "{name}: {value}");
-        }
-        for (name, value) in [("User-Agent", "Go-http-client/1.1"), ("Accept", "*/*"), ("Host", "consul")] {
-            assert!(!is_from_browser(&headers(name, value)), "{name}: {value}");
-        }
-        assert!(!is_from_browser(&HeaderMap::new()));
-    }
-
-    #[test]
-    fn only_a_listener_for_other_hosts_checks_browsers_alone() {
-        let check = |tcp: &str| {
-            let config = HttpConfig {
-                tcp: tcp.parse().ok(),
-                allow_non_loopback: true,
-                allowed_hosts: vec![".svc.cluster.local".into()],
-                ..HttpConfig::default()
+    fn browser_detected_by_headers() {
+        let mozilla = ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0)");
+        let headers = |list: &[(&str, &'static str)]| {
+            let header = |(name, value): &(&str, &'static str)| {
+                let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
+                (name, HeaderValue::from_static(value))
             };
-            HostCheck::of(&config).expect("a good configuration")
+            list.iter().map(header).collect::<HeaderMap>()
         };
-        assert!(check("0.0.0.0:8500").browsers_only && check("[::]:8500").browsers_only);
-        assert!(!check("127.0.0.1:8500").browsers_only && !check("").browsers_only);
-        assert_eq!(check("").allowed, [HostPattern::Under(".svc.cluster.local".into())]);
+        for browser in [
+            &[("Origin", "http://evil.example")][..],
+            &[("Origin", "null")],
+            &[("Referer", "http://evil.example/")],
+            &[("Sec-Fetch-Site", "same-origin")],
+            &[("Sec-Fetch-Mode", "cors")],
+            &[("Accept-Language", "")],
+            &[("User-Agent", "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 HeadlessChrome/120.0.0.0")],
+            &[mozilla, ("Accept", "text/html,application/xhtml+xml")],
+        ] {
+            assert!(is_from_browser(&headers(browser)), "{browser:?}");
+        }
+        let other_mozilla = ("User-Agent", "Mozilla/5.0 (Windows NT; de-DE) WindowsPowerShell/5.1");
+        for other in [
+            &[][..],
+            &[("User-Agent", "Go-http-client/1.1"), ("Host", "consul")],
+            &[("Accept", "text/html, image/gif, *; q=.2"), ("User-Agent", "Java/1.8.0_402")],
+            &[other_mozilla, ("Accept", "*/*")],
+        ] {
+            assert!(!is_from_browser(&headers(other)), "{other:?}");
+        }
     }
 }

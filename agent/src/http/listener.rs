@@ -4,6 +4,7 @@
 //! explicitly.
 
 use super::unix_socket::{BoundSocket, LONGEST_SOCKET_PATH, UnixSocket};
+use lockmesh_net::files::FileError;
 use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -32,6 +33,9 @@ pub enum ListenError {
         /// The address.
         address: SocketAddr,
     },
+    /// Another user could replace the socket.
+    #[error(transparent)]
+    Folder(#[from] FileError),
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Address {
@@ -61,7 +65,7 @@ pub enum ListenError {
     #[error("unknown group {0:?}: choose one that is in /etc/group")]
     UnknownGroup(String),
     /// The Unix socket cannot be created.
-    #[error("cannot listen on {}: {error}", .path.display())]
+    #[error("cannot listen on {}: {error}; create its folder, or choose another `http.socket`", .path.display())]
     Socket {
         /// The path.
         path: PathBuf,
@@ -140,7 +144,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn accepted_sockets_notice_a_client_whose_host_died() {
+    async fn keepalive_and_user_timeout_applied() {
         let listeners = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], None, false).unwrap();
         let client = TcpStream::connect(listeners.tcp_addresses()[0]).await.unwrap();
         set_options(&client, None).unwrap();
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_others_reach_needs_leave() {
+    async fn non_loopback_bind_requires_permission() {
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:192.0.2.1]:0"] {
             let refused = Listeners::bind(&[address.parse().unwrap()], None, false);
             assert!(matches!(refused, Err(ListenError::NotLoopback(_))), "{address}");
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_that_is_taken_is_said_by_name() {
+    async fn bind_error_names_address() {
         let first = Listeners::bind(&["127.0.0.1:0".parse().unwrap()], None, false).unwrap();
         let taken = first.tcp_addresses()[0];
         let refused = Listeners::bind(&[taken], None, false).unwrap_err();

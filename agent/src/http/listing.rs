@@ -208,8 +208,8 @@ impl FromIterator<Part> for Listing {
 }
 
 impl Listing {
-    /// Responds with the list, which has at least one answer. The first part of a long one is
-    /// rendered before the response begins, so that it may still fail as a whole.
+    /// Responds with the list, which has at least one answer. Of a long one, the parts up to the
+    /// first row are rendered before the response begins, so that it may still fail as a whole.
     pub(super) async fn respond(self, form: Form, render: impl Render) -> Result<Response<Body>, Failure> {
         let newest = self.0.iter().map(|part| &part.answer).max_by_key(|answer| answer.index);
         let newest = Arc::clone(newest.expect("there is an answer"));
@@ -220,7 +220,12 @@ impl Listing {
             true => pieces.joined(first).await?,
             false => {
                 let mut joint = Joint::new(layout, first.closing);
-                let first = joint.add(first);
+                let mut first = joint.add(first);
+                while first.is_empty()
+                    && let Some(piece) = pieces.next().await?
+                {
+                    first = joint.add(piece);
+                }
                 let (sender, parts) = mpsc::channel(1);
                 tokio::spawn(send(sender, first, joint, pieces));
                 Body::parts(parts)

@@ -28,18 +28,16 @@
 //! | [`router`] | from a request to an endpoint and back |
 //! | `listing` | lists of any size, sent in parts |
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
-//! | `near` | rows sorted by the distance from a node |
+//! | `near` | the reads for rows sorted by the distance from a node |
 //! | `answer` | responses and failures, with Consul's headers |
 //! | `token` | requests with a token: rejected, or served with one warning per client |
 //! | [`archive`] | the file format of a backup |
 //! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
-//! | `service_mesh` | the fields of a service that only a service mesh uses |
 //! | `filter` | the language of `?filter=`: parser and evaluator; pure |
 //! | `fields` | the rows' fields, as filters see them |
 //! | `shapes` | from the state's records to the client's JSON |
 //! | [`endpoint`] | the endpoints |
-//! | [`go`] | durations, numbers, query strings, paths and JSON by the rules of Go |
 //!
 //! **Invariant:** nothing here decides about locks. A request becomes one `Command` or one `Query`,
 //! and the text of the response comes from the state. A handler whose client is gone is dropped,
@@ -48,7 +46,6 @@
 pub mod api;
 pub mod archive;
 pub mod endpoint;
-pub mod go;
 pub mod listener;
 mod listing;
 pub mod router;
@@ -68,18 +65,15 @@ mod guard;
 mod host;
 mod near;
 mod peer;
-pub(crate) mod service_mesh;
 mod shapes;
 mod token;
 mod unix_socket;
 
 pub use api::{Api, HttpLimits};
 pub use body::Body;
-pub use host::HostCheck;
 pub use listener::{ListenError, Listeners};
 pub use peer::Peer;
 pub use serve::serve;
-pub(crate) use shapes::loss_in_words;
 pub use shapes::session_event;
 pub use unix_socket::{LONGEST_SOCKET_PATH, UnixSocket};
 

@@ -10,11 +10,11 @@ use super::body::Body;
 use super::call::Call;
 use super::compression;
 use super::endpoint::table::{ROUTES, Right, Route};
-use super::go::{path, query};
 use super::host;
 use super::peer::Peer;
 use super::token;
 use crate::consul::{self, Row};
+use crate::go::{path, query};
 use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -29,7 +29,8 @@ const ABSENT: StatusCode = StatusCode::NOT_IMPLEMENTED;
 const NO_SUCH_ENDPOINT: &str = "Invalid URL path: not a recognized HTTP API endpoint\n";
 const NO_VERSION: &str =
     "Invalid URL path: if attempting to use the HTTP API, ensure the path starts with '/v1/'\n";
-const NO_UI: &str = "Consul Agent: UI disabled. To enable, set ui_config.enabled=true in the agent configuration and restart.";
+const NO_UI: &str =
+    "Lockmesh has no web page: use `lockmesh locks`, `lockmesh members` or the HTTP API below /v1/";
 
 /// Answers one request. Dropping the future cancels its pending work.
 pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<Body> {
@@ -267,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_path_wins_and_a_slash_stands_for_all_below() {
+    fn longest_route_prefix_wins() {
         let name = |path: &str| find(path).map(|(route, tail)| (route.path, tail.to_owned()));
         assert_eq!(name("/v1/kv/a/b/"), Some(("/v1/kv/", "a/b/".into())));
         assert_eq!(name("/v1/kv/"), Some(("/v1/kv/", String::new())));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_may_wait_where_it_names_an_index_or_a_lock_to_wait_for() {
+    fn blocking_requires_index_or_lock_wait() {
         let waiting = ["index=7", "stale&index=7&wait=1s", "acquire=s&wait=10s"];
         assert!(waiting.iter().all(|query| may_wait(query)));
         let others = ["", "index=0", "index=", "wait=10s", "acquire=s", "acquire=s&wait=", "myindex=7"];
@@ -288,20 +289,20 @@ mod tests {
     }
 
     #[test]
-    fn a_path_without_its_slash_is_sent_there() {
+    fn missing_trailing_slash_redirects() {
         assert_eq!(below("/v1/kv").as_deref(), Some("/v1/kv/"));
         assert_eq!(below("/v1/nonsense"), None);
     }
 
     #[test]
-    fn no_route_is_served_and_said_to_be_absent() {
+    fn no_served_route_listed_absent() {
         for name in consul::ROUTES.iter().flat_map(|row| row.names) {
             assert!(find(name).is_none(), "{name} is served: remove it from consul/table.rs");
         }
     }
 
     #[test]
-    fn every_route_is_found_by_its_path() {
+    fn every_route_found_by_path() {
         for route in ROUTES {
             let found = find(route.path).map(|(found, _)| found.path);
             assert_eq!(found, Some(route.path));
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn no_path_is_in_the_table_twice() {
+    fn route_paths_unique() {
         let mut paths: Vec<_> = ROUTES.iter().map(|route| route.path).collect();
         paths.sort_unstable();
         let count = paths.len();

@@ -1,19 +1,18 @@
 //! From the state's records to the JSON that clients see. Renders only, without look-ups.
 
-use super::go::duration::{format_duration, silence};
-use super::service_mesh::{MeshFields, visible_meta};
+use crate::go::duration::format_duration;
+use lockmesh_agent_core::definitions::service_mesh::{MeshFields, visible_meta};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
 use lockmesh_protocol::gossip::event::UserEvent;
-use lockmesh_protocol::id::{CheckId, SessionId};
+use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{
-    Behavior, Check, Coordinate, Entry, Loss, LossCause, Node, Service, Session,
-};
+use lockmesh_protocol::record::{Behavior, Check, Coordinate, Entry, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -128,7 +127,7 @@ fn unless_empty(map: &BTreeMap<String, String>) -> Option<BTreeMap<String, Strin
 pub(super) fn service(service: &Service) -> shape::catalog::Service {
     let mesh = MeshFields::of(service);
     shape::catalog::Service {
-        kind: mesh.kind(),
+        kind: mesh.kind,
         id: service.id.to_string(),
         service: service.name.clone(),
         tags: Some(service.tags.clone()),
@@ -136,12 +135,12 @@ pub(super) fn service(service: &Service) -> shape::catalog::Service {
         tagged_addresses: tagged_addresses(service),
         meta: Some(visible_meta(service)).filter(|meta| !meta.is_empty()),
         port: service.port,
-        socket_path: mesh.socket_path(),
+        socket_path: mesh.socket_path,
         weights: weights(service),
         enable_tag_override: service.enable_tag_override,
-        locality: mesh.locality(),
-        proxy: mesh.proxy(),
-        connect: mesh.connect(),
+        locality: locality(mesh.locality),
+        proxy: stored(mesh.proxy),
+        connect: mesh.connect,
         create_index: service.create_index.0,
         modify_index: service.modify_index.0,
     }
@@ -150,25 +149,33 @@ pub(super) fn service(service: &Service) -> shape::catalog::Service {
 /// Returns a service as its agent has it, without a content hash.
 pub(super) fn agent_service(service: &Service, datacenter: &str) -> shape::agent::Service {
     let mesh = MeshFields::of(service);
-    let proxy = mesh.proxy();
+    let shows_proxy = mesh.shows_proxy();
     shape::agent::Service {
-        kind: mesh.kind(),
+        kind: mesh.kind,
         id: service.id.to_string(),
         service: service.name.clone(),
         tags: service.tags.clone(),
         meta: visible_meta(service),
         port: service.port,
         address: service.address.clone(),
-        socket_path: mesh.socket_path(),
+        socket_path: mesh.socket_path,
         tagged_addresses: tagged_addresses(service),
         weights: weights(service),
         enable_tag_override: service.enable_tag_override,
         content_hash: String::new(),
-        proxy: (proxy != shape::catalog::Proxy::default()).then_some(proxy),
-        connect: mesh.connect(),
+        proxy: shows_proxy.then(|| stored(mesh.proxy)),
+        connect: mesh.connect,
         datacenter: datacenter.into(),
-        locality: mesh.locality(),
+        locality: locality(mesh.locality),
     }
+}
+
+fn stored<T: Default + DeserializeOwned>(fields: Map<String, Value>) -> T {
+    serde_json::from_value(Value::Object(fields)).unwrap_or_default()
+}
+
+fn locality(fields: Map<String, Value>) -> Option<shape::catalog::Locality> {
+    (!fields.is_empty()).then(|| stored(fields))
 }
 
 fn weights(service: &Service) -> shape::catalog::Weights {
@@ -194,7 +201,7 @@ pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
         datacenter: node.datacenter.clone(),
         tagged_addresses: unless_empty(&node.tagged_addresses),
         node_meta: unless_empty(&node.meta),
-        service_kind: mesh.kind(),
+        service_kind: mesh.kind,
         service_id: service.id.to_string(),
         service_name: service.name.clone(),
         service_tags: service.tags.clone(),
@@ -203,11 +210,11 @@ pub(super) fn service_node(instance: &Instance) -> shape::catalog::ServiceNode {
         service_weights: weights(service),
         service_meta: visible_meta(service),
         service_port: service.port,
-        service_socket_path: mesh.socket_path(),
+        service_socket_path: mesh.socket_path,
         service_enable_tag_override: service.enable_tag_override,
-        service_proxy: mesh.proxy(),
-        service_connect: mesh.connect(),
-        service_locality: mesh.locality(),
+        service_proxy: stored(mesh.proxy),
+        service_connect: mesh.connect,
+        service_locality: locality(mesh.locality),
         create_index: service.create_index.0,
         modify_index: service.modify_index.0,
     }
@@ -237,7 +244,7 @@ pub(crate) fn check(check: &Check) -> shape::health::Check {
 fn definition(text: &str) -> Map<String, Value> {
     let mut definition: Map<String, Value> = serde_json::from_str(text).unwrap_or_default();
     // Internal to Lockmesh: Consul's definitions have no such field.
-    definition.remove(lockmesh_agent_core::registry::DEFINITION_TTL);
+    definition.remove(lockmesh_agent_core::definitions::DEFINITION_TTL);
     definition
 }
 
@@ -337,106 +344,5 @@ pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
         granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
         lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
         waiters: lock.waiters,
-    }
-}
-
-/// Returns the cause of a session's loss, as text.
-pub(crate) fn loss_in_words(known: &Loss) -> String {
-    loss(known).in_words()
-}
-
-/// Returns the name of a cause, and the check that it is about.
-fn cause_and_check(cause: &LossCause) -> (&'static str, Option<&CheckId>) {
-    match cause {
-        LossCause::Destroyed => ("destroyed", None),
-        LossCause::TtlExpired => ("ttl-expired", None),
-        LossCause::CheckCritical(check) | LossCause::CheckFailed { check, .. } => {
-            ("check-critical", Some(check))
-        }
-        LossCause::CheckDeregistered(check) => ("check-deregistered", Some(check)),
-        LossCause::NodeDeregistered => ("node-deregistered", None),
-        LossCause::NodeFailed { .. } => ("node-failed", None),
-        LossCause::HostReplaced => ("host-replaced", None),
-        LossCause::NodeLeft => ("node-left", None),
-        LossCause::NodeForcedToLeave => ("node-forced-to-leave", None),
-        LossCause::NodeReaped => ("node-reaped", None),
-        LossCause::GivenUp { .. } => ("given-up", None),
-        LossCause::KeyDeleted => ("key-deleted", None),
-    }
-}
-
-pub(super) fn loss(loss: &Loss) -> shape::lockmesh::Loss {
-    let (cause, check) = cause_and_check(&loss.cause);
-    let (health_window, confirmed_by, silent_for) = match &loss.cause {
-        LossCause::NodeFailed { window, confirmed_by, silent_for } => (
-            window.as_str().into(),
-            confirmed_by.iter().map(ToString::to_string).collect(),
-            silence(*silent_for),
-        ),
-        LossCause::GivenUp { silent_for } => (String::new(), Vec::new(), silence(*silent_for)),
-        _ => Default::default(),
-    };
-    let check_output = match &loss.cause {
-        LossCause::CheckFailed { output, .. } => output.clone(),
-        _ => String::new(),
-    };
-    let lost = |key: &lockmesh_protocol::id::Key, fence: u64| shape::lockmesh::LostKey {
-        key: key.to_string(),
-        fence,
-    };
-    shape::lockmesh::Loss {
-        index: loss.index.0,
-        at_ms: loss.at.0,
-        session: loss.session.to_string(),
-        session_name: loss.session_name.clone(),
-        node: loss.node.to_string(),
-        cause: cause.into(),
-        check_id: check.map(ToString::to_string).unwrap_or_default(),
-        check_output,
-        health_window,
-        confirmed_by,
-        silent_for,
-        keys: loss.keys.iter().map(|(key, fence)| lost(key, fence.0)).collect(),
-        key_count: loss.key_count,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_know_each_cause_of_a_loss() {
-        let check = || "c".into();
-        let failed = LossCause::NodeFailed {
-            window: HealthWindow::Default,
-            confirmed_by: Vec::new(),
-            silent_for: Duration::ZERO,
-        };
-        let causes = [
-            LossCause::Destroyed,
-            LossCause::TtlExpired,
-            LossCause::CheckCritical(check()),
-            LossCause::CheckDeregistered(check()),
-            LossCause::NodeDeregistered,
-            failed,
-            LossCause::HostReplaced,
-            LossCause::NodeLeft,
-            LossCause::NodeForcedToLeave,
-            LossCause::NodeReaped,
-            LossCause::GivenUp { silent_for: Duration::ZERO },
-            LossCause::KeyDeleted,
-        ];
-        let shaped = |cause| {
-            let session = SessionId::NIL;
-            let at = lockmesh_protocol::id::WallTime(0);
-            let index = lockmesh_protocol::id::LogIndex(1);
-            let node = "n".into();
-            let (keys, key_count) = (Vec::new(), 0);
-            loss(&Loss { index, at, session, session_name: String::new(), node, cause, keys, key_count })
-        };
-        assert_eq!(causes.map(|cause| shaped(cause).cause), shape::lockmesh::Loss::CAUSES);
-        let failed = shaped(LossCause::CheckFailed { check: check(), output: "refused".into() });
-        assert_eq!(failed.in_words(), "check-critical (c: refused)");
     }
 }

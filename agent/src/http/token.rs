@@ -5,8 +5,8 @@
 //! warned about; `lockmesh_http_limits_total{limit="token"}` counts all rejections.
 
 use super::answer::Failure;
-use super::go::query::Params;
 use super::peer::Peer;
+use crate::go::query::Params;
 use http::StatusCode;
 use http::header::{self, HeaderMap};
 use std::collections::BTreeSet;
@@ -103,14 +103,14 @@ pub(super) fn is_sent(headers: &HeaderMap, params: &Params<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::go::query;
+    use crate::go::query;
 
     fn tcp(address: &str) -> Peer {
         Peer::Tcp(address.parse().expect("an address"))
     }
 
     #[test]
-    fn a_client_is_warned_about_once() {
+    fn each_client_warned_once() {
         let tokens = Tokens::default();
         let user = |uid, pid| Peer::Unix { uid: Some(uid), pid: Some(pid) };
         for (peer, expected) in [
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_where_consul_reads_it() {
+    fn token_sources_match_consul() {
         let sent = |query: &str, header: Option<(&'static str, &str)>| {
             let mut headers = HeaderMap::new();
             if let Some((name, value)) = header {

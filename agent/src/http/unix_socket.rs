@@ -9,6 +9,8 @@
 //! kernel refuses every connection.
 
 use super::listener::ListenError;
+use lockmesh_net::files::FileError;
+use lockmesh_net::owner;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
@@ -174,6 +176,8 @@ impl Prepared {
         if path.as_os_str().len() > LONGEST_SOCKET_PATH {
             return Err(ListenError::PathTooLong(path.clone()));
         }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        owner::check(folder).map_err(|error| FileError::new("use the socket's folder", folder, error))?;
         let group = socket.group.as_deref().map(group_number).transpose()?;
         remove_dead(path)?;
         let prepared = || -> io::Result<Self> {
@@ -289,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_socket_is_replaced_and_a_live_one_refused() {
+    async fn dead_socket_replaced_live_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         drop(StdUnixListener::bind(&path).unwrap());
@@ -305,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_live_process_that_accepts_nothing_is_not_replaced() {
+    async fn unresponsive_live_socket_not_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let frozen = open().unwrap();
@@ -318,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_client_connects_before_the_permissions_are_set() {
+    async fn permissions_set_before_listening() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let prepared = Prepared::new(&socket(&path)).unwrap();
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_system_lists_the_socket_at_its_path() {
+    async fn proc_net_unix_lists_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let _bound = BoundSocket::bind(&socket(&path)).unwrap();
@@ -339,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_that_cannot_be_prepared_leaves_nothing_behind() {
+    async fn failed_bind_leaves_nothing_behind() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let stranger = UnixSocket { group: Some("no-such-group".into()), ..socket(&path) };
@@ -355,7 +359,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_whose_file_is_gone_is_bound_again_unless_another_process_listens_there() {
+    async fn deleted_socket_rebound_unless_taken() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("http.sock");
         let mut bound = BoundSocket::bind(&socket(&path)).unwrap();
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_may_be_as_long_as_the_system_takes() {
+    async fn maximum_path_length_enforced() {
         let folder = tempfile::tempdir().unwrap();
         let rest = "/agent.sock";
         let between = "x".repeat(107 - folder.path().as_os_str().len() - rest.len() - 1);
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_is_no_socket_is_never_touched() {
+    async fn regular_file_never_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("precious");
         std::fs::write(&path, "data").unwrap();
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_found_by_name_or_number() {
+    fn group_by_name_or_number() {
         let file = "root:x:0:\nlockmesh:x:990:alice,bob\n";
         assert_eq!(find_group(file, "lockmesh"), Some(990));
         assert_eq!(find_group(file, "lock"), None);

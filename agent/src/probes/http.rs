@@ -3,10 +3,11 @@
 //! The status of the final response decides, even if its body breaks off or does not end within the
 //! timeout, as in Consul. Only HTTP/1.1 is spoken.
 
+use super::error::ProbeError;
 use super::output::{Tail, io_text};
-use super::url::{Url, UrlError};
+use super::url::{Url, UrlError, masked};
 use super::{Limits, critical, drive, tcp, tls};
-use crate::http::go::path::percent_decode;
+use crate::go::path::percent_decode;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -22,7 +23,8 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use lockmesh_agent_core::registry::{HttpTarget, Outcome};
+use lockmesh_agent_core::definitions::HttpTarget;
+use lockmesh_agent_core::registry::Outcome;
 use lockmesh_protocol::record::CheckStatus;
 use std::error::Error;
 use std::io::{self, Write};
@@ -77,14 +79,14 @@ pub(super) async fn request(target: &HttpTarget, limits: &Limits) -> Outcome {
     let method = if target.method.is_empty() { "GET" } else { &target.method };
     let mut hop = match Hop::first(target, method) {
         Ok(hop) => hop,
-        Err(error) => return critical(error),
+        Err(error) => return critical(error.to_string()),
     };
     let body = Body::Plain(Tail::new(limits.max_output_bytes));
-    let mut progress = Progress { url: target.url.clone(), status: None, body };
+    let mut progress = Progress { url: masked(&target.url), status: None, body };
     let ended = timeout_at(limits.deadline, follow(target, &mut hop, &mut progress, limits.deadline)).await;
     let Some((code, text)) = &progress.status else {
         let error = match ended {
-            Ok(Err(error)) => error,
+            Ok(Err(error)) => error.to_string(),
             Ok(Ok(())) | Err(_) => {
                 "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into()
             }
@@ -96,7 +98,7 @@ pub(super) async fn request(target: &HttpTarget, limits: &Limits) -> Outcome {
         429 => CheckStatus::Warning,
         _ => CheckStatus::Critical,
     };
-    let output = format!("HTTP {method} {}: {text} Output: {}", target.url, progress.body.text());
+    let output = format!("HTTP {method} {}: {text} Output: {}", masked(&target.url), progress.body.text());
     Outcome { status, output }
 }
 
@@ -106,19 +108,21 @@ async fn follow(
     hop: &mut Hop,
     progress: &mut Progress,
     deadline: Instant,
-) -> Result<(), String> {
+) -> Result<(), ProbeError> {
     for _ in 0..MAX_REQUESTS {
         progress.url = hop.url.shown();
         let Some((status, location)) = exchange(target, hop, progress, deadline).await? else {
             return Ok(());
         };
-        progress.url.clone_from(&location);
+        progress.url = masked(&location);
         hop.redirect(status, &location).map_err(|error| match error {
-            UrlError::Invalid(why) => format!("failed to parse Location header {location:?}: {why}"),
-            UrlError::Unsupported(why) => why,
+            UrlError::Invalid(why) => {
+                ProbeError::Request(format!("failed to parse Location header {:?}: {why}", masked(&location)))
+            }
+            UrlError::Unsupported(why) => ProbeError::Request(why),
         })?;
     }
-    Err(format!("stopped after {MAX_REQUESTS} redirects"))
+    Err(ProbeError::Redirects(MAX_REQUESTS))
 }
 
 /// Sends a request on a new connection. Returns the redirect that is to be followed; otherwise the
@@ -128,7 +132,7 @@ async fn exchange(
     hop: &Hop,
     progress: &mut Progress,
     deadline: Instant,
-) -> Result<Option<(StatusCode, String)>, String> {
+) -> Result<Option<(StatusCode, String)>, ProbeError> {
     let request = hop.request()?;
     let address = hop.url.address();
     let stream = tcp::dial(&address, deadline).await?;
@@ -140,9 +144,9 @@ async fn exchange(
     let mut client = http1::Builder::new();
     client.title_case_headers(true).max_buf_size(MAX_HEADERS);
     let shaken = client.handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
-    let (mut sender, connection) = shaken.map_err(|error| error_text(&error))?;
+    let (mut sender, connection) = shaken.map_err(broken)?;
     let respond = async {
-        let response = sender.send_request(request).await.map_err(|error| error_text(&error))?;
+        let response = sender.send_request(request).await.map_err(broken)?;
         if !target.disable_redirects
             && let Some(location) = redirect(&response)
         {
@@ -163,14 +167,16 @@ fn redirect(response: &Response<Incoming>) -> Option<String> {
 }
 
 impl Hop {
-    fn first(target: &HttpTarget, name: &str) -> Result<Self, String> {
-        let method =
-            Method::from_bytes(name.as_bytes()).map_err(|_| format!("net/http: invalid method {name:?}"))?;
-        let url = Url::parse(&target.url).map_err(|error| match error {
-            UrlError::Invalid(why) => format!("parse {:?}: {why}", target.url),
-            UrlError::Unsupported(why) => format!("{} {:?}: {why}", verb(name), target.url),
+    fn first(target: &HttpTarget, name: &str) -> Result<Self, ProbeError> {
+        let method = Method::from_bytes(name.as_bytes())
+            .map_err(|_| ProbeError::Request(format!("net/http: invalid method {name:?}")))?;
+        let url = Url::parse(&target.url).map_err(|error| {
+            ProbeError::Request(match error {
+                UrlError::Invalid(why) => format!("parse {:?}: {why}", masked(&target.url)),
+                UrlError::Unsupported(why) => format!("{} {:?}: {why}", verb(name), masked(&target.url)),
+            })
         })?;
-        let in_request = |error| format!("{} {:?}: {error}", verb(name), url.shown());
+        let in_request = |error| ProbeError::Request(format!("{} {:?}: {error}", verb(name), url.shown()));
         let mut given = headers(target).map_err(in_request)?;
         let host = given.remove(HOST).filter(|host| !host.is_empty());
         OWN_HEADERS.iter().for_each(|name| drop(given.remove(name)));
@@ -205,11 +211,12 @@ impl Hop {
         Ok(())
     }
 
-    fn request(&self) -> Result<Request<Full<Bytes>>, String> {
+    fn request(&self) -> Result<Request<Full<Bytes>>, ProbeError> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.url.request_target().parse().map_err(|error| format!("{error}"))?;
-        let invalid = |_| "http: invalid Host header".to_owned();
+        let invalid = |error| ProbeError::Request(format!("{error}"));
+        *request.uri_mut() = self.url.request_target().parse().map_err(invalid)?;
+        let invalid = |_| ProbeError::Request("http: invalid Host header".into());
         let headers = request.headers_mut();
         let host = self.host.clone().map_or_else(|| HeaderValue::from_str(&self.url.authority), Ok);
         headers.insert(HOST, host.map_err(invalid)?);
@@ -237,16 +244,16 @@ impl Hop {
     }
 }
 
-fn headers(target: &HttpTarget) -> Result<HeaderMap, String> {
+fn headers(target: &HttpTarget) -> Result<HeaderMap, ProbeError> {
+    let invalid = |what: &str, name| ProbeError::Request(format!("net/http: invalid {what} {name:?}"));
     let mut headers = HeaderMap::new();
     for (name, values) in &target.header {
-        let key = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("net/http: invalid header field name {name:?}"))?;
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("header field name", name))?;
         for value in values {
             let value = HeaderValue::from_bytes(value.as_bytes())
-                .map_err(|_| format!("net/http: invalid header field value for {name:?}"))?;
+                .map_err(|_| invalid("header field value for", name))?;
             if headers.len() == MAX_FIELDS {
-                return Err("net/http: too many header fields".into());
+                return Err(ProbeError::Request("net/http: too many header fields".into()));
             }
             headers.append(key.clone(), value);
         }
@@ -307,17 +314,16 @@ fn status_text(response: &Response<Incoming>) -> String {
     format!("{} {reason}", response.status().as_u16()).trim_end().into()
 }
 
-fn error_text(error: &hyper::Error) -> String {
-    if error.is_incomplete_message() || error.is_canceled() || error.is_closed() {
-        return "EOF".into();
-    }
-    match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
+fn broken(error: hyper::Error) -> ProbeError {
+    let has_ended = error.is_incomplete_message() || error.is_canceled() || error.is_closed();
+    ProbeError::Exchange(match error.source().and_then(|source| source.downcast_ref::<io::Error>()) {
+        _ if has_ended => "EOF".into(),
         Some(error) => io_text(error),
         None if error.is_parse() => {
             format!("net/http: HTTP/1.x transport connection broken: malformed HTTP response: {error}")
         }
         None => error.to_string(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -395,8 +401,9 @@ mod tests {
         Outcome { output: outcome.output.replace(&target.url, "URL"), ..outcome }
     }
 
+    /// Contract: 92.
     #[tokio::test]
-    async fn assertion_92_the_request_has_the_defaults_of_consul() {
+    async fn request_defaults_match_consul() {
         let (outcome, requests) = run(|_| (), &[OK]).await;
         assert_eq!(outcome, passing("HTTP GET http://HOST/: 200 OK Output: hi".into()));
         let [request] = &requests[..] else { panic!("one request: {requests:?}") };
@@ -413,8 +420,9 @@ mod tests {
         assert_eq!(lines, expected);
     }
 
+    /// Contract: 92.
     #[tokio::test]
-    async fn assertion_92_a_check_defines_method_headers_and_body() {
+    async fn definition_sets_method_headers_body() {
         let change = |target: &mut HttpTarget| {
             target.method = "POST".into();
             target.url = target.url.replace("http://", "http://me:s%20t@");
@@ -429,7 +437,7 @@ mod tests {
             target.header = fields.map(|(name, value)| (name.into(), vec![value.into()])).into();
         };
         let (outcome, requests) = run(change, &[OK]).await;
-        assert_eq!(outcome, passing("HTTP POST http://me:s%20t@HOST/: 200 OK Output: hi".into()));
+        assert_eq!(outcome, passing("HTTP POST http://***@HOST/: 200 OK Output: hi".into()));
         for line in [
             "POST / HTTP/1.1",
             "Host: web.example",
@@ -444,8 +452,9 @@ mod tests {
         assert!(requests[0].ends_with("\r\n\r\nping"), "{requests:?}");
     }
 
+    /// Contract: 91, 93.
     #[tokio::test]
-    async fn assertion_91_and_assertion_93_the_status_decides_and_the_last_bytes_are_kept() {
+    async fn status_decides_and_output_truncated() {
         for (line, status) in [
             ("204 No Content", CheckStatus::Passing),
             ("299 Fine by me", CheckStatus::Passing),
@@ -467,8 +476,9 @@ mod tests {
         assert_eq!(outcome, passing(output));
     }
 
+    /// Contract: 91.
     #[tokio::test]
-    async fn assertion_91_redirects_are_followed_unless_disabled() {
+    async fn redirects_followed_unless_disabled() {
         let moved: &[u8] = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n";
         let change = |target: &mut HttpTarget| {
             target.method = "POST".into();
@@ -518,7 +528,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_definition_that_cannot_be_sent_is_an_error() {
+    async fn unsendable_definition_is_critical() {
         type Change = fn(&mut HttpTarget);
         let cases: [(Change, &str); 7] = [
             (|target| target.url = ":x".into(), r#"parse ":x": missing protocol scheme"#),
@@ -538,7 +548,7 @@ mod tests {
             ),
             (
                 |target| target.url = "http://me:secret@127.0.0.1:0/".into(),
-                r#"Get "http://me:***@127.0.0.1:0/": dial tcp 127.0.0.1:0: connect: connection refused"#,
+                r#"Get "http://***@127.0.0.1:0/": dial tcp 127.0.0.1:0: connect: connection refused"#,
             ),
         ];
         for (change, error) in cases {
@@ -547,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_breaks_the_protocol_is_critical() {
+    async fn protocol_violation_is_critical() {
         let outcome = run_against(LONG, async |stream| drop(stream)).await;
         assert_eq!(outcome, critical(r#"Get "URL": EOF"#.into()));
         let outcome = run_against(LONG, async |mut stream| {
@@ -563,8 +573,9 @@ mod tests {
         assert_eq!(outcome.await.status, CheckStatus::Critical, "endless headers");
     }
 
+    /// Contract: 93.
     #[tokio::test]
-    async fn assertion_93_the_timeout_ends_every_response() {
+    async fn timeout_ends_every_response() {
         let late = r#"Get "URL": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"#;
         let outcome = run_against(SHORT, async |mut stream| {
             let _ = stream.read_to_end(&mut Vec::new()).await;
@@ -626,7 +637,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_compressed_body_is_expanded_to_its_end() {
+    async fn compressed_body_fully_decompressed() {
         let respond = |body: Vec<u8>| {
             run_against(LONG, async move |mut stream| {
                 let head = format!(

@@ -2,14 +2,16 @@
 //!
 //! The messages of the health protocol have one field each, so they are encoded here.
 
+use super::error::ProbeError;
 use super::{Limits, critical, drive, passing, tcp, tls};
-use crate::http::go::path::percent_decode;
+use crate::go::path::percent_decode;
 use bytes::{Buf, Bytes, BytesMut};
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, RecvStream};
 use hyper::header::{CONTENT_TYPE, TE};
 use hyper::{HeaderMap, Method, Request, StatusCode};
-use lockmesh_agent_core::registry::{Outcome, TlsTarget};
+use lockmesh_agent_core::definitions::TlsTarget;
+use lockmesh_agent_core::registry::Outcome;
 use tokio::time::{Instant, timeout_at};
 
 /// The protocol that is offered in the TLS handshake.
@@ -50,19 +52,14 @@ const CODES: [&str; 17] = [
 
 type Client = (SendRequest<Bytes>, Connection<Box<dyn tls::Stream>, Bytes>);
 
-enum TransportError {
-    Dial(String),
-    Handshake(String),
-}
-
 /// Asks a server for the health of a service, or its own.
 pub(super) async fn health(target: &str, tls: Option<&TlsTarget>, limits: &Limits) -> Outcome {
     let (address, service) = target.split_once('/').unwrap_or((target, ""));
     match timeout_at(limits.deadline, serving(address, service, tls, limits)).await {
         Ok(Ok(true)) => passing(format!("gRPC check {target}: success")),
         Ok(Ok(false)) => critical("gRPC application didn't report service healthy".into()),
-        Ok(Err(error)) => critical(error),
-        Err(_) => critical(rpc_error("DeadlineExceeded", "context deadline exceeded")),
+        Ok(Err(error)) => critical(error.to_string()),
+        Err(_) => critical(rpc_error("DeadlineExceeded", "context deadline exceeded").to_string()),
     }
 }
 
@@ -71,25 +68,25 @@ pub(super) async fn ping(address: &str, tls: Option<&TlsTarget>, limits: &Limits
     let success = "HTTP2 ping was successful".into();
     match timeout_at(limits.deadline, acknowledged(address, tls, limits.deadline)).await {
         Ok(Ok(())) => passing(success),
-        Ok(Err(error)) => critical(error),
-        Err(_) => critical("HTTP2 ping failed: context deadline exceeded".into()),
+        Ok(Err(error)) => critical(error.to_string()),
+        Err(_) => critical(ProbeError::Ping("context deadline exceeded".into()).to_string()),
     }
 }
 
-async fn acknowledged(address: &str, tls: Option<&TlsTarget>, deadline: Instant) -> Result<(), String> {
-    let stream = transport(address, tls, deadline).await.map_err(|error| match error {
-        TransportError::Dial(why) | TransportError::Handshake(why) => {
-            format!("Failed to dial to {address}: {why}")
-        }
+async fn acknowledged(address: &str, tls: Option<&TlsTarget>, deadline: Instant) -> Result<(), ProbeError> {
+    let stream = transport(address, tls, deadline).await.map_err(|cause| {
+        let address = address.into();
+        ProbeError::NoTransport { address, cause: Box::new(cause) }
     })?;
-    let failed = |error| format!("HTTP2 ping failed: {error}");
+    let failed = |error: h2::Error| ProbeError::Ping(error.to_string());
+    let ended = || ProbeError::Ping("EOF".into());
     // The sender keeps the connection open.
     let (_sender, mut connection) = open(stream).await.map_err(failed)?;
-    let Some(mut pings) = connection.ping_pong() else { return Err("HTTP2 ping failed: EOF".into()) };
+    let Some(mut pings) = connection.ping_pong() else { return Err(ended()) };
     tokio::select! {
         biased;
         pong = pings.ping(Ping::opaque()) => pong.map(drop).map_err(failed),
-        ended = &mut connection => Err(ended.map_or_else(failed, |()| "HTTP2 ping failed: EOF".into())),
+        result = &mut connection => Err(result.map_or_else(failed, |()| ended())),
     }
 }
 
@@ -99,13 +96,11 @@ async fn serving(
     service: &str,
     tls: Option<&TlsTarget>,
     limits: &Limits,
-) -> Result<bool, String> {
+) -> Result<bool, ProbeError> {
     let unavailable = |why: &str| rpc_error("Unavailable", &format!("connection error: desc = \"{why}\""));
     let stream = transport(address, tls, limits.deadline).await.map_err(|error| match error {
-        TransportError::Dial(why) => unavailable(&format!("transport: Error while dialing: {why}")),
-        TransportError::Handshake(why) => {
-            unavailable(&format!("transport: authentication handshake failed: {why}"))
-        }
+        ProbeError::Tls(why) => unavailable(&format!("transport: authentication handshake failed: {why}")),
+        why => unavailable(&format!("transport: Error while dialing: {why}")),
     })?;
     let request = request(address, tls, limits)?;
     let broken = |error: h2::Error| unavailable(&format!("error reading from server: {error}"));
@@ -132,18 +127,17 @@ async fn transport(
     address: &str,
     tls: Option<&TlsTarget>,
     deadline: Instant,
-) -> Result<Box<dyn tls::Stream>, TransportError> {
-    let stream = tcp::dial(address, deadline).await.map_err(TransportError::Dial)?;
+) -> Result<Box<dyn tls::Stream>, ProbeError> {
+    let stream = tcp::dial(address, deadline).await?;
     let Some(target) = tls else { return Ok(Box::new(stream)) };
-    let stream = tls::handshake(stream, address, target, PROTOCOLS).await;
-    Ok(Box::new(stream.map_err(TransportError::Handshake)?))
+    Ok(Box::new(tls::handshake(stream, address, target, PROTOCOLS).await?))
 }
 
 async fn open(stream: Box<dyn tls::Stream>) -> Result<Client, h2::Error> {
     Builder::new().enable_push(false).max_header_list_size(MAX_HEADERS).handshake(stream).await
 }
 
-fn request(address: &str, tls: Option<&TlsTarget>, limits: &Limits) -> Result<Request<()>, String> {
+fn request(address: &str, tls: Option<&TlsTarget>, limits: &Limits) -> Result<Request<()>, ProbeError> {
     let name = tls.map_or("", |tls| &tls.server_name);
     let authority = if name.is_empty() { address } else { name };
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -158,7 +152,10 @@ fn request(address: &str, tls: Option<&TlsTarget>, limits: &Limits) -> Result<Re
 }
 
 /// Reads the body of a response.
-async fn read(body: &mut RecvStream, broken: impl Fn(h2::Error) -> String) -> Result<BytesMut, String> {
+async fn read(
+    body: &mut RecvStream,
+    broken: impl Fn(h2::Error) -> ProbeError,
+) -> Result<BytesMut, ProbeError> {
     let mut read = BytesMut::new();
     while let Some(bytes) = body.data().await {
         let bytes = bytes.map_err(&broken)?;
@@ -170,7 +167,7 @@ async fn read(body: &mut RecvStream, broken: impl Fn(h2::Error) -> String) -> Re
     Ok(read)
 }
 
-fn check_head(status: StatusCode) -> Result<(), String> {
+fn check_head(status: StatusCode) -> Result<(), ProbeError> {
     let code = match status.as_u16() {
         200 => return Ok(()),
         400 => "Internal",
@@ -185,7 +182,7 @@ fn check_head(status: StatusCode) -> Result<(), String> {
     Err(rpc_error(code, &text))
 }
 
-fn check_status(headers: &HeaderMap) -> Result<(), String> {
+fn check_status(headers: &HeaderMap) -> Result<(), ProbeError> {
     let Some(status) = headers.get("grpc-status") else {
         return Err(rpc_error("Internal", "server closed the stream without sending trailers"));
     };
@@ -199,8 +196,8 @@ fn check_status(headers: &HeaderMap) -> Result<(), String> {
     Err(rpc_error(code, &String::from_utf8_lossy(&message)))
 }
 
-fn rpc_error(code: &str, text: &str) -> String {
-    format!("rpc error: code = {code} desc = {text}")
+fn rpc_error(code: &'static str, text: &str) -> ProbeError {
+    ProbeError::Rpc { code, text: text.into() }
 }
 
 /// Encodes a `HealthCheckRequest` with its prefix.
@@ -319,8 +316,9 @@ mod tests {
         tokio::join!(check, serve).0
     }
 
+    /// Contract: 102.
     #[tokio::test]
-    async fn assertion_102_a_serving_service_passes() {
+    async fn serving_grpc_service_passes() {
         let ok = [("grpc-status", "0")];
         for service in ["", "web", &"x".repeat(300)] {
             let outcome = seen(service, &[], &[0, 0, 0, 0, 2, 8, 1], &ok).await;
@@ -333,7 +331,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_of_a_server_have_gos_words() {
+    async fn server_errors_match_go() {
         let fields = [("grpc-status", "5"), ("grpc-message", "unknown%20service")];
         let unknown = critical("rpc error: code = NotFound desc = unknown service".into());
         assert_eq!(seen("web", &[], &[], &fields).await, unknown);
@@ -367,8 +365,9 @@ mod tests {
         assert_eq!(ping(&closed, None, &limits(LONG)).await, critical(error));
     }
 
+    /// Contract: 102.
     #[tokio::test]
-    async fn assertion_102_a_ping_needs_an_http2_server() {
+    async fn ping_requires_http2() {
         let (listener, address) = listen().await;
         let serve = async {
             let (stream, _) = listener.accept().await.expect("the check connects");
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_of_any_bytes_are_decoded_or_rejected() {
+    fn arbitrary_responses_never_panic() {
         let with_fields = [0, 0, 0, 0, 9, 0x12, 1, 7, 0x1d, 1, 2, 3, 4, 8];
         assert_eq!(decoded(BytesMut::from(&with_fields[..])), None, "the status is missing");
         proptest::proptest!(|(bytes: Vec<u8>)| {

@@ -16,7 +16,9 @@
 //! | `http2.rs` | gRPC's health protocol, HTTP/2 pings |
 //! | `script.rs` | processes and their groups |
 //! | `output.rs` | the tail of the output, and error texts |
+//! | `error.rs` | the reasons why a probe fails |
 
+mod error;
 mod http;
 mod http2;
 pub(crate) mod output;
@@ -27,7 +29,8 @@ mod url;
 
 pub use tls::system_roots;
 
-use lockmesh_agent_core::registry::{Outcome, Probe, Run, Target};
+use lockmesh_agent_core::definitions::{Probe, Target};
+use lockmesh_agent_core::registry::{Outcome, Run, floor_char_boundary};
 use lockmesh_protocol::record::CheckStatus;
 use std::pin::pin;
 use std::time::Duration;
@@ -75,7 +78,7 @@ async fn execute(probe: &Probe, max_output_bytes: usize) -> Outcome {
     };
     // A byte that is not UTF-8 becomes a character of three bytes.
     let most = max_output_bytes.saturating_mul(3).saturating_add(MAX_FIXED_TEXT);
-    output::truncate(&mut outcome.output, most);
+    outcome.output.truncate(floor_char_boundary(&outcome.output, most));
     outcome
 }
 
@@ -120,7 +123,7 @@ async fn blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_agent_core::registry::HttpTarget;
+    use lockmesh_agent_core::definitions::HttpTarget;
     use tokio::net::TcpSocket;
 
     /// Returns limits with a timeout that begins now.
@@ -141,13 +144,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_panics_has_no_result() {
+    async fn panicking_call_returns_none() {
         assert_eq!(blocking(|| 1).await, Some(1));
         assert_eq!(blocking(|| -> u8 { panic!("as the test wants") }).await, None);
     }
 
     #[tokio::test]
-    async fn a_timeout_that_is_unset_or_excessive_is_replaced() {
+    async fn unset_or_excessive_timeout_replaced() {
         let script = || Target::Script { args: vec!["true".into()] };
         let udp = || Target::Udp { address: "localhost:9".into() };
         for (probe, timeout) in [
@@ -160,8 +163,9 @@ mod tests {
         }
     }
 
+    /// Contract: 94, 102.
     #[tokio::test]
-    async fn assertion_94_and_assertion_102_each_kind_reports_a_closed_port() {
+    async fn every_kind_reports_closed_port() {
         let (_socket, address) = closed_port();
         let http = HttpTarget { url: format!("http://{address}"), ..HttpTarget::default() };
         let refused = format!("dial tcp {address}: connect: connection refused");
@@ -185,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_output_is_short_even_if_its_definition_is_long() {
+    async fn output_limited_despite_long_definition() {
         let url = format!("http://{}", "a".repeat(100_000));
         let target = Target::Http(HttpTarget { url, ..HttpTarget::default() });
         let outcome = execute(&probe(target, None), 10).await;

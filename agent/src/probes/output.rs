@@ -53,14 +53,6 @@ impl io::Write for Tail {
     }
 }
 
-/// Shortens a text to a number of bytes, at the end of a character.
-pub(crate) fn truncate(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        let end = (0..=bytes).rev().find(|end| text.is_char_boundary(*end));
-        text.truncate(end.unwrap_or(0));
-    }
-}
-
 /// Returns the text of an error of the operating system as Go prints it: without the number, and in
 /// lower case.
 pub(super) fn io_text(error: &io::Error) -> String {
@@ -81,9 +73,10 @@ pub(super) fn io_text(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_agent_core::registry::floor_char_boundary;
 
     #[test]
-    fn the_tail_holds_the_last_bytes_of_any_pieces() {
+    fn tail_keeps_last_bytes() {
         let stream: Vec<u8> = (b'a'..=b'z').collect();
         for piece in 1..=stream.len() {
             for limit in 0..=30 {
@@ -97,19 +90,19 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_not_text_are_replaced() {
+    fn invalid_utf8_replaced() {
         let mut tail = Tail::new(4);
         tail.push("aäöü".as_bytes());
         assert_eq!(tail.text(), "öü");
         tail.push(b"x");
         assert_eq!(tail.text(), "\u{fffd}üx");
         let mut text = String::from("aäö");
-        truncate(&mut text, 4);
+        text.truncate(floor_char_boundary(&text, 4));
         assert_eq!(text, "aä");
     }
 
     #[test]
-    fn errors_of_the_operating_system_have_gos_words() {
+    fn os_errors_match_go() {
         for (number, text) in [
             (rustix::io::Errno::CONNREFUSED, "connection refused"),
             (rustix::io::Errno::NOENT, "no such file or directory"),

@@ -200,8 +200,9 @@ mod tests {
         timeout(LONG, is_empty).await.expect("a killed group ends");
     }
 
+    /// Contract: 95.
     #[tokio::test]
-    async fn assertion_95_the_exit_code_decides() {
+    async fn exit_code_sets_status() {
         for (script, status) in [
             ("echo a; exit 0", CheckStatus::Passing),
             ("echo a; exit 1", CheckStatus::Warning),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_streams_are_captured_in_order_and_the_input_is_empty() {
+    async fn both_streams_captured_stdin_empty() {
         let outcome = shell("echo a; echo b >&2; cat; echo c; echo d >&2", LONG).await;
         assert_eq!(outcome, passing("a\nb\nc\nd\n".into()));
         let path = std::env::var("PATH").expect("tests have a path");
@@ -222,8 +223,9 @@ mod tests {
         assert_eq!(execute(&arguments, &limits(LONG)).await, passing("a b|$HOME||".into()));
     }
 
+    /// Contract: 95.
     #[tokio::test]
-    async fn assertion_95_only_the_last_bytes_of_the_output_are_kept() {
+    async fn output_keeps_last_bytes() {
         let script = "printf 'abcd'; head -c 6000 /dev/zero | tr '\\0' x";
         let tail = "x".repeat(4096);
         let output = format!("Captured 4096 of 6004 bytes\n...\n{tail}");
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_script_that_cannot_start_is_critical() {
+    async fn unstartable_script_is_critical() {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let file = folder.path().join("plain");
         std::fs::write(&file, "").expect("it can be written");
@@ -251,8 +253,9 @@ mod tests {
         assert_eq!(execute(&[], &limits(LONG)).await, critical("exec: no command".into()));
     }
 
+    /// Contract: 95.
     #[tokio::test]
-    async fn assertion_95_a_timeout_kills_the_whole_group() {
+    async fn timeout_kills_process_group() {
         adopt_orphans();
         let mut runs = JoinSet::new();
         for script in [
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_run_leaves_no_process() {
+    async fn dropped_run_leaves_no_process() {
         let folder = tempfile::tempdir().expect("a folder can be made");
         adopt_orphans();
         let file = folder.path().join("group");

@@ -1,8 +1,11 @@
 //! Connections and datagrams, dialed as Go does it: the addresses of a name in turn.
 
+use super::error::ProbeError;
 use super::output::io_text;
 use super::{Limits, blocking, critical, passing, tls};
-use lockmesh_agent_core::registry::{Outcome, TlsTarget};
+use lockmesh_agent_core::definitions::TlsTarget;
+use lockmesh_agent_core::registry::Outcome;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpStream, UdpSocket};
@@ -24,13 +27,13 @@ pub(super) async fn connect(address: &str, tls: Option<&TlsTarget>, limits: &Lim
     let kind = if tls.is_some() { "TCP+TLS" } else { "TCP" };
     match timeout_at(limits.deadline, establish(address, tls, limits.deadline)).await {
         Ok(Ok(())) => passing(format!("{kind} connect {address}: Success")),
-        Ok(Err(error)) => critical(error),
+        Ok(Err(error)) => critical(error.to_string()),
         Err(_) if tls.is_some() => critical("context deadline exceeded".into()),
         Err(_) => critical(format!("dial tcp {address}: i/o timeout")),
     }
 }
 
-async fn establish(address: &str, tls: Option<&TlsTarget>, deadline: Instant) -> Result<(), String> {
+async fn establish(address: &str, tls: Option<&TlsTarget>, deadline: Instant) -> Result<(), ProbeError> {
     let stream = dial(address, deadline).await?;
     if let Some(target) = tls {
         let mut stream = tls::handshake(stream, address, target, tls::ANY_PROTOCOL).await?;
@@ -45,7 +48,7 @@ pub(super) async fn send_datagram(address: &str, limits: &Limits) -> Outcome {
     let success = passing(format!("UDP connect {address}: Success"));
     let socket = match open_datagram(address, limits.deadline).await {
         Ok(socket) => socket,
-        Err(error) => return critical(error),
+        Err(error) => return critical(error.to_string()),
     };
     let ends = || {
         let ends = (socket.local_addr(), socket.peer_addr());
@@ -60,20 +63,20 @@ pub(super) async fn send_datagram(address: &str, limits: &Limits) -> Outcome {
     }
 }
 
-async fn open_datagram(address: &str, deadline: Instant) -> Result<UdpSocket, String> {
+async fn open_datagram(address: &str, deadline: Instant) -> Result<UdpSocket, ProbeError> {
     let peers = resolve("udp", address, deadline).await?;
-    let peer = *peers.first().ok_or_else(|| format!("dial udp: lookup {address}: no such host"))?;
+    let peer = *peers.first().ok_or_else(|| no_such_host("udp", address))?;
     let any = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
     let open = async {
         let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
         socket.connect(peer).await?;
         Ok(socket)
     };
-    open.await.map_err(|error| format!("dial udp {peer}: connect: {}", io_text(&error)))
+    open.await.map_err(|error| refused("udp", peer, &error))
 }
 
 /// Connects to the first address of a name that accepts. The error is that of the first address.
-pub(super) async fn dial(address: &str, deadline: Instant) -> Result<TcpStream, String> {
+pub(super) async fn dial(address: &str, deadline: Instant) -> Result<TcpStream, ProbeError> {
     let peers = resolve("tcp", address, deadline).await?;
     let mut first = None;
     for (tried, peer) in peers.iter().enumerate() {
@@ -82,16 +85,31 @@ pub(super) async fn dial(address: &str, deadline: Instant) -> Result<TcpStream, 
         let waiting = u32::try_from(peers.len() - tried).unwrap_or(u32::MAX);
         let error = match timeout(left / waiting, TcpStream::connect(peer)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => format!("dial tcp {peer}: connect: {}", io_text(&error)),
-            Err(_) => format!("dial tcp {peer}: i/o timeout"),
+            Ok(Err(error)) => refused("tcp", *peer, &error),
+            Err(_) => ProbeError::Dial { network: "tcp", peer: *peer, why: "i/o timeout".into() },
         };
         first.get_or_insert(error);
     }
-    Err(first.unwrap_or_else(|| format!("dial tcp: lookup {address}: no such host")))
+    Err(first.unwrap_or_else(|| no_such_host("tcp", address)))
 }
 
-async fn resolve(network: &str, address: &str, deadline: Instant) -> Result<Vec<SocketAddr>, String> {
-    let (host, port) = split(address).map_err(|why| format!("dial {network}: address {address}: {why}"))?;
+fn no_such_host(network: &'static str, name: &str) -> ProbeError {
+    ProbeError::Lookup { network, name: name.into(), why: "no such host".into() }
+}
+
+fn refused(network: &'static str, peer: SocketAddr, error: &io::Error) -> ProbeError {
+    ProbeError::Dial { network, peer, why: format!("connect: {}", io_text(error)) }
+}
+
+async fn resolve(
+    network: &'static str,
+    address: &str,
+    deadline: Instant,
+) -> Result<Vec<SocketAddr>, ProbeError> {
+    let (host, port) = split(address).map_err(|why| {
+        let address = address.into();
+        ProbeError::Address { network, address, why }
+    })?;
     if host.is_empty() {
         let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         return Ok(local.map(|ip| SocketAddr::new(ip, port)).into());
@@ -99,7 +117,7 @@ async fn resolve(network: &str, address: &str, deadline: Instant) -> Result<Vec<
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let failed = |why: &str| format!("dial {network}: lookup {host}: {why}");
+    let failed = |why: &str| ProbeError::Lookup { network, name: host.into(), why: why.into() };
     let name = host.to_owned();
     let lookup = blocking(move || (name.as_str(), port).to_socket_addrs());
     match timeout_at(deadline, lookup).await {
@@ -107,9 +125,9 @@ async fn resolve(network: &str, address: &str, deadline: Instant) -> Result<Vec<
         Ok(Some(Err(error))) => {
             let text = error.to_string();
             let why = text.rsplit(": ").next().filter(|why| !NO_SUCH_HOST.contains(why));
-            Err(failed(why.unwrap_or("no such host")))
+            Err(why.map_or_else(|| no_such_host(network, host), failed))
         }
-        Ok(None) => Err(failed("no such host")),
+        Ok(None) => Err(no_such_host(network, host)),
         Err(_) => Err(failed("i/o timeout")),
     }
 }
@@ -145,8 +163,9 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(200);
     const LONG: Duration = Duration::from_secs(30);
 
+    /// Contract: 94.
     #[tokio::test]
-    async fn assertion_94_an_open_port_passes_and_a_closed_one_does_not() {
+    async fn open_port_passes_closed_critical() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let outcome = connect(&address, None, &limits(LONG)).await;
@@ -157,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_are_resolved_and_a_wrong_address_is_an_error() {
+    async fn names_resolved_invalid_addresses_rejected() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
         for address in [format!("localhost:{port}"), format!(":{port}")] {
@@ -178,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_never_replies_to_a_handshake_times_out() {
+    async fn tls_handshake_times_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let outcome = connect(&address, Some(&TlsTarget::default()), &limits(SHORT)).await;
@@ -186,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_without_tls_fails_the_handshake() {
+    async fn plaintext_server_fails_tls_handshake() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let replies = async {
@@ -200,8 +219,9 @@ mod tests {
         assert_eq!(outcome, critical("tls: first record does not look like a TLS handshake".into()));
     }
 
+    /// Contract: 94.
     #[tokio::test]
-    async fn assertion_94_silence_and_replies_to_a_datagram_pass() {
+    async fn udp_silence_or_reply_passes() {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
         let address = server.local_addr().expect("it is bound").to_string();
         let success = passing(format!("UDP connect {address}: Success"));
@@ -218,8 +238,9 @@ mod tests {
         assert!(Instant::now() < long.deadline, "a reply ends the run");
     }
 
+    /// Contract: 94.
     #[tokio::test]
-    async fn assertion_94_a_refused_datagram_is_critical() {
+    async fn refused_datagram_is_critical() {
         let server = UdpSocket::bind("127.0.0.1:0").await.expect("a port is free");
         let address = server.local_addr().expect("it is bound").to_string();
         // A connected socket receives from its peer only.

@@ -2,9 +2,10 @@
 //!
 //! Separate from the cluster's own TLS, which accepts only the cluster's certificates.
 
+use super::error::ProbeError;
 use super::output::io_text;
 use super::{blocking, tcp};
-use lockmesh_agent_core::registry::TlsTarget;
+use lockmesh_agent_core::definitions::TlsTarget;
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,7 +38,7 @@ pub(super) async fn handshake(
     address: &str,
     target: &TlsTarget,
     protocols: &[&[u8]],
-) -> Result<TlsStream<TcpStream>, String> {
+) -> Result<TlsStream<TcpStream>, ProbeError> {
     handshake_with(system_roots().await, stream, address, target, protocols).await
 }
 
@@ -47,14 +48,14 @@ async fn handshake_with(
     address: &str,
     target: &TlsTarget,
     protocols: &[&[u8]],
-) -> Result<TlsStream<TcpStream>, String> {
+) -> Result<TlsStream<TcpStream>, ProbeError> {
     let name = if target.server_name.is_empty() { tcp::host(address) } else { &target.server_name };
     let name = name.trim_end_matches('.');
     let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| format!("tls: {name:?} is not a valid server name"))?;
+        .map_err(|_| ProbeError::Tls(format!("tls: {name:?} is not a valid server name")))?;
     let config = config(roots, target.skip_verify, protocols)?;
     let handshake = TlsConnector::from(Arc::new(config)).connect(server, stream);
-    handshake.await.map_err(|error| error_text(&error, name))
+    handshake.await.map_err(|error| ProbeError::Tls(error_text(&error, name)))
 }
 
 /// Returns the system's roots; empty if it has none.
@@ -72,11 +73,15 @@ async fn load_roots() -> Arc<RootCertStore> {
     Arc::new(blocking(load).await.unwrap_or_else(RootCertStore::empty))
 }
 
-fn config(roots: Arc<RootCertStore>, skip_verify: bool, protocols: &[&[u8]]) -> Result<ClientConfig, String> {
+fn config(
+    roots: Arc<RootCertStore>,
+    skip_verify: bool,
+    protocols: &[&[u8]],
+) -> Result<ClientConfig, ProbeError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
-        .map_err(|error| format!("tls: {error}"))?;
+        .map_err(|error| ProbeError::Tls(format!("tls: {error}")))?;
     let mut config = if skip_verify {
         let verifier = Arc::new(AnyCertificate(provider));
         builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
@@ -209,7 +214,7 @@ pub(super) mod tests {
         let check = async {
             let stream = TcpStream::connect(&address).await.expect("it listens");
             let shaken = handshake_with(Arc::new(roots), stream, &address, &target, ANY_PROTOCOL).await;
-            let _ = shaken?.shutdown().await;
+            let _ = shaken.map_err(|error| error.to_string())?.shutdown().await;
             Ok(())
         };
         tokio::join!(check, serve).0
@@ -220,7 +225,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_must_be_trusted_and_have_the_name() {
+    async fn certificate_trust_and_name_verified() {
         assert_eq!(outcome(true, named("web.example")).await, Ok(()));
         assert_eq!(outcome(true, named("web.example.")).await, Ok(()));
         let unverified = |why: &str| Err(format!("tls: failed to verify certificate: x509: {why}"));
@@ -240,13 +245,13 @@ pub(super) mod tests {
     }
 
     #[tokio::test]
-    async fn any_certificate_is_accepted_on_demand() {
+    async fn skip_verify_accepts_any_certificate() {
         let target = TlsTarget { server_name: String::new(), skip_verify: true };
         assert_eq!(outcome(false, target).await, Ok(()));
     }
 
     #[tokio::test]
-    async fn a_server_that_hangs_up_is_an_error() {
+    async fn server_hangup_is_error() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound").to_string();
         let hang_up = async { drop(listener.accept().await) };
@@ -255,7 +260,7 @@ pub(super) mod tests {
             handshake(stream, &address, &TlsTarget::default(), ANY_PROTOCOL).await.map(drop)
         };
         let (shaken, ()) = tokio::join!(check, hang_up);
-        let error = shaken.expect_err("the server hung up");
+        let error = shaken.expect_err("the server hung up").to_string();
         assert!(["EOF", "connection reset by peer"].contains(&error.as_str()), "{error}");
     }
 }

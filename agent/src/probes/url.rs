@@ -1,5 +1,8 @@
 //! URLs of checks and of redirects, parsed by the rules of Go's `net/url`, with its error texts.
 
+/// The text in place of user and password.
+const MASK: &str = "***@";
+
 /// An absolute URL with the scheme `http` or `https`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Url {
@@ -95,18 +98,28 @@ impl Url {
         }
     }
 
-    /// Returns the URL with the password replaced, for errors.
+    /// Returns the URL for outputs, which every client may read: without user and password.
     pub(super) fn shown(&self) -> String {
-        let user = match self.user.as_deref().map(|user| user.split_once(':').unwrap_or((user, ""))) {
-            None => String::new(),
-            Some((name, "")) => format!("{name}@"),
-            Some((name, _)) => format!("{name}:***@"),
-        };
+        let user = if self.user.is_some() { MASK } else { "" };
         format!("{}://{user}{}{}", self.scheme(), self.authority, self.target)
     }
 
     fn scheme(&self) -> &'static str {
         if self.is_https { "https" } else { "http" }
+    }
+}
+
+/// Returns the text of a URL for outputs: without user and password, even if it is invalid.
+pub(super) fn masked(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("//") else { return text.into() };
+    let end = match Url::parse(text) {
+        Ok(_) => rest.find(['/', '?', '#']).unwrap_or(rest.len()),
+        // A `/` may belong to the password.
+        Err(_) => rest.len(),
+    };
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}//{MASK}{}", &rest[at + 1..]),
+        None => text.into(),
     }
 }
 
@@ -201,12 +214,29 @@ mod tests {
         assert_eq!(parts("http://[::1]:9/ü%2F"), expect("[::1]:9", "[::1]:9", "/%C3%BC%2F"));
         let with_user = url("http://me:secret@web/");
         assert_eq!(with_user.user.as_deref(), Some("me:secret"));
-        assert_eq!(with_user.shown(), "http://me:***@web/");
+        assert_eq!(with_user.shown(), "http://***@web/");
+        assert_eq!(url("https://token@web").shown(), "https://***@web");
         assert_eq!(url("http://web?q").shown(), "http://web?q");
     }
 
     #[test]
-    fn a_wrong_url_has_gos_error() {
+    fn user_and_password_are_masked() {
+        for (text, shown) in [
+            ("http://me:secret@web/a@b?c=d@e", "http://***@web/a@b?c=d@e"),
+            ("https://token@web", "https://***@web"),
+            ("http://me:p@ss@web/", "http://***@web/"),
+            ("//me:secret@web", "//***@web"),
+            ("http://me:se/cret@web/", "http://***@web/"),
+            ("ftp://me:secret@web/", "ftp://***@web/"),
+            ("http://web/a@b", "http://web/a@b"),
+            ("/a@b", "/a@b"),
+        ] {
+            assert_eq!(masked(text), shown);
+        }
+    }
+
+    #[test]
+    fn errors_match_go() {
         for (text, why) in [
             (":foo", "missing protocol scheme"),
             ("127.0.0.1:80/x", "first path segment in URL cannot contain colon"),
@@ -230,19 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn redirects_are_relative_to_the_url() {
+    fn redirects_resolve_against_url() {
         let joined = |location| url("http://me@web:1/a/b?q").join(location).map(|url| url.shown());
         for (location, wanted) in [
             ("https://other/x", "https://other/x"),
             ("//other/x", "http://other/x"),
-            ("/x/../y/./z?r", "http://me@web:1/y/z?r"),
-            ("x", "http://me@web:1/a/x"),
-            ("../x", "http://me@web:1/x"),
-            ("../../../x", "http://me@web:1/x"),
-            ("?r", "http://me@web:1/a/b?r"),
-            ("#r", "http://me@web:1/a/b?q"),
-            ("..", "http://me@web:1/"),
-            (".", "http://me@web:1/a/"),
+            ("/x/../y/./z?r", "http://***@web:1/y/z?r"),
+            ("x", "http://***@web:1/a/x"),
+            ("../x", "http://***@web:1/x"),
+            ("../../../x", "http://***@web:1/x"),
+            ("?r", "http://***@web:1/a/b?r"),
+            ("#r", "http://***@web:1/a/b?q"),
+            ("..", "http://***@web:1/"),
+            (".", "http://***@web:1/a/"),
         ] {
             assert_eq!(joined(location), Ok(wanted.into()), "{location}");
         }
@@ -251,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_parsed_or_rejected(text in "([a-z]{0,5}:)?/{0,2}\\PC{0,20}", location in ".{0,20}") {
+        fn arbitrary_text_parsed_or_rejected(text in "([a-z]{0,5}:)?/{0,2}\\PC{0,20}", location in ".{0,20}") {
             let base = Url::parse(&text).unwrap_or_else(|_| url("http://[::1]:8/a/b?c"));
             for url in [base.join(&location), base.join(&text), Ok(base)].into_iter().flatten() {
                 let target = url.request_target();

@@ -13,16 +13,18 @@
 mod aliased;
 mod folder;
 
+use crate::boot_clock::BootClock;
 use crate::metrics;
 use crate::node::Identity;
 use crate::probes;
 use crate::upstream::Upstream;
 use crate::upstream::calls::Read;
 use aliased::AliasedNodes;
-use folder::Folder;
+use folder::{Folder, HostDisk, NotStored};
+use lockmesh_agent_core::definitions::{Configured, NewCheck, ServiceRegistration};
 use lockmesh_agent_core::registry::{
-    self, Configured, Input, Limits, NewCheck, Notice, Order, Outbox, Outcome, RegistryError, Run, RunId,
-    ServiceHealth, ServiceRegistration, Source, Stored,
+    self, Input, Limits, Notice, Order, Outbox, Outcome, RegistryError, Run, RunId, ServiceHealth, Source,
+    Stored, Undo,
 };
 use lockmesh_net::random::seed;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
@@ -46,7 +48,7 @@ use tokio::time::Instant;
 /// The time that a write to the catalog may still take when the agent stops.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The time that a write to the catalog waits for the data folder.
+/// The time that a write to the catalog, or the end of the agent, waits for the data folder.
 const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The services and checks of this agent.
@@ -56,8 +58,9 @@ pub struct Registry {
     identity: Identity,
     list: Mutex<registry::Registry>,
     folder: Arc<Folder>,
-    /// The origin of the registry's time.
-    began: Instant,
+    /// The start, and the time since the host's boot then: the registry's times must have a meaning
+    /// in the next process.
+    began: (Instant, Time),
     /// Signals that a call or a run is due, or that a deadline moved.
     changed: Notify,
     progress: watch::Sender<Progress>,
@@ -98,6 +101,26 @@ impl Runs {
     }
 }
 
+/// The reason why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// The request cannot be carried out.
+    #[error(transparent)]
+    Refused(#[from] RegistryError),
+    /// Neither this process nor the next one has the change.
+    #[error(
+        "the change was not made, because the agent's data folder cannot store it: make room there, and repeat the \
+         request ({0})"
+    )]
+    NotStored(io::Error),
+    /// The disk may have the change, although it could not store it.
+    #[error(
+        "the change was taken back, but the next start of the agent may find it in the data folder: mend the disk, \
+         and repeat the request ({0})"
+    )]
+    Unknown(io::Error),
+}
+
 /// What those see who wait for a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -114,7 +137,7 @@ impl Registry {
     /// Creates a registry without a data folder. Nothing is written to the catalog and no check
     /// runs until [`Self::run`] runs.
     pub fn in_memory(upstream: Upstream, identity: Identity, limits: Limits) -> Arc<Self> {
-        Self::new(upstream, identity, limits, (Folder::default(), Stored::default()))
+        Self::new(upstream, identity, limits, (Folder::none(), Stored::default()))
     }
 
     /// Creates a registry with what an earlier process of this agent left in the data folder.
@@ -129,16 +152,16 @@ impl Registry {
         data_folder: &Path,
         is_permitted: impl Fn(&NewCheck, Source) -> bool,
     ) -> io::Result<Arc<Self>> {
-        let (folder, mut stored) = Folder::open(data_folder)?;
+        let (folder, mut stored) = Folder::open(data_folder, HostDisk)?;
         for check in stored.drop_orphans() {
             tracing::warn!(%check, "removing a stored check: its service is not stored");
-            folder.note(registry::Store::Check(check.folded(), None));
+            folder.note(vec![registry::Store::Check(check.folded(), None)]);
         }
         stored.checks.retain(|stored| {
             let is_permitted = is_permitted(&stored.check, stored.source);
             if !is_permitted {
                 tracing::warn!(check = %stored.check.id, "removing a stored script check: scripts are disabled");
-                folder.note(registry::Store::Check(stored.check.id.folded(), None));
+                folder.note(vec![registry::Store::Check(stored.check.id.folded(), None)]);
             }
             is_permitted
         });
@@ -151,13 +174,14 @@ impl Registry {
         limits: Limits,
         (folder, stored): (Folder, Stored),
     ) -> Arc<Self> {
-        let list = registry::Registry::new(identity.node.clone(), limits, seed(), Time(0), stored);
+        let began = (Instant::now(), BootClock::default().now());
+        let list = registry::Registry::new(identity.node.clone(), limits, seed(), began.1, stored);
         Arc::new(Self {
             upstream,
             identity,
             list: Mutex::new(list),
             folder: Arc::new(folder),
-            began: Instant::now(),
+            began,
             changed: Notify::new(),
             progress: watch::Sender::default(),
             written: watch::Sender::new(0),
@@ -190,37 +214,46 @@ impl Registry {
         self.progress.send_modify(|progress| progress.is_stopping = true);
     }
 
-    /// Registers a service with its checks. Returns the version to wait for.
+    /// Registers a service with its checks. Returns the version to wait for once it is stored, as
+    /// all changes do.
     ///
     /// # Errors
-    /// See [`registry::Registry::register_service`].
-    pub fn register_service(&self, new: ServiceRegistration) -> Result<u64, RegistryError> {
-        self.change(|list, now, outbox| list.register_service(now, new, Source::Api, outbox))
+    /// See [`registry::Registry::register_service`] and [`ChangeError`].
+    pub async fn register_service(self: &Arc<Self>, new: ServiceRegistration) -> Result<u64, ChangeError> {
+        self.store(|list, now, outbox| list.register_service(now, new, Source::Api, outbox)).await
     }
 
-    /// Removes a service with its checks, here and from the catalog.
+    /// Removes a service with its checks, here and from the catalog. Succeeds also if it is not
+    /// registered.
     ///
     /// # Errors
-    /// See [`registry::Registry::deregister_service`].
-    pub fn deregister_service(&self, id: &ServiceId) -> Result<u64, RegistryError> {
-        self.change(|list, _, outbox| list.deregister_service(id, outbox))
+    /// See [`ChangeError`].
+    pub async fn deregister_service(self: &Arc<Self>, id: &ServiceId) -> Result<u64, ChangeError> {
+        self.store(|list, _, outbox| {
+            list.deregister_service(id, outbox);
+            Ok(list.version())
+        })
+        .await
     }
 
     /// Puts a service into maintenance with this reason, or ends it without one.
     ///
     /// # Errors
-    /// See [`registry::Registry::maintain_service`].
-    pub fn maintain_service(&self, id: &ServiceId, reason: Option<&str>) -> Result<u64, RegistryError> {
-        self.change(|list, now, outbox| list.maintain_service(now, id, reason, outbox))
+    /// See [`registry::Registry::maintain_service`] and [`ChangeError`].
+    pub async fn maintain_service(
+        self: &Arc<Self>,
+        id: &ServiceId,
+        reason: Option<&str>,
+    ) -> Result<u64, ChangeError> {
+        self.store(|list, now, outbox| list.maintain_service(now, id, reason, outbox)).await
     }
 
-    /// Adds a check, or changes the one with that id, which keeps its status. Returns the version
-    /// to wait for.
+    /// Adds a check, or changes the one with that id, which keeps its status.
     ///
     /// # Errors
-    /// See [`registry::Registry::register_check`].
-    pub fn register_check(&self, new: NewCheck) -> Result<u64, RegistryError> {
-        self.change(|list, now, outbox| list.register_check(now, new, Source::Api, outbox))
+    /// See [`registry::Registry::register_check`] and [`ChangeError`].
+    pub async fn register_check(self: &Arc<Self>, new: NewCheck) -> Result<u64, ChangeError> {
+        self.store(|list, now, outbox| list.register_check(now, new, Source::Api, outbox)).await
     }
 
     /// Records an application's report. The TTL restarts.
@@ -231,17 +264,24 @@ impl Registry {
         self.change(|list, now, outbox| list.report(now, id, (status, output), outbox))
     }
 
-    /// Removes a check, here and from the catalog.
+    /// Removes a check, here and from the catalog. Succeeds also if it is not registered.
     ///
     /// # Errors
-    /// See [`registry::Registry::deregister_check`].
-    pub fn deregister_check(&self, id: &CheckId) -> Result<u64, RegistryError> {
-        self.change(|list, _, outbox| list.deregister_check(id, outbox))
+    /// See [`ChangeError`].
+    pub async fn deregister_check(self: &Arc<Self>, id: &CheckId) -> Result<u64, ChangeError> {
+        self.store(|list, _, outbox| {
+            list.deregister_check(id, outbox);
+            Ok(list.version())
+        })
+        .await
     }
 
     /// Puts the node into maintenance with this reason, or ends it without one.
-    pub fn maintain(&self, reason: Option<&str>) -> u64 {
-        self.change(|list, now, outbox| list.maintain(now, reason, outbox))
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub async fn maintain(self: &Arc<Self>, reason: Option<&str>) -> Result<u64, ChangeError> {
+        self.store(|list, now, outbox| Ok(list.maintain(now, reason, outbox))).await
     }
 
     /// Replaces the services and checks of the configuration file.
@@ -252,12 +292,24 @@ impl Registry {
         self.change(|list, now, outbox| list.configure(now, configured, outbox))
     }
 
-    /// Waits until the data folder has all changes so far.
-    ///
-    /// # Errors
-    /// They are in effect, but a restart of the agent would lose them.
-    pub async fn stored(&self) -> io::Result<()> {
-        self.folder.write().await
+    /// Makes a change and stores it, or takes it back.
+    async fn store(
+        self: &Arc<Self>,
+        act: impl FnOnce(&mut registry::Registry, Time, &mut Outbox) -> Result<u64, RegistryError>,
+    ) -> Result<u64, ChangeError> {
+        // Before the change: another one of the same service would be built on what is taken back.
+        let turn = self.folder.turn().await;
+        let (version, undo) =
+            self.change(|list, now, outbox| Undo::of(list, now, |list| act(list, now, outbox)));
+        let (version, registry) = (version?, Arc::clone(self));
+        let take_back = move |undo: Undo| {
+            registry.change(|list, now, outbox| undo.take_back(list, now, outbox));
+        };
+        match self.folder.store(turn, undo, take_back).await {
+            Ok(()) => Ok(version),
+            Err(NotStored::NotDone(error)) => Err(ChangeError::NotStored(error)),
+            Err(NotStored::Unknown(error)) => Err(ChangeError::Unknown(error)),
+        }
     }
 
     /// Waits for the current write to the catalog to end, and prevents further writes while the
@@ -277,7 +329,7 @@ impl Registry {
     pub async fn run(self: Arc<Self>, mut shutdown: watch::Receiver<bool>) {
         let mut runs = Runs::default();
         let mut aliased = AliasedNodes::new(self.upstream.clone());
-        let mut leaders = self.upstream.leaders();
+        let (mut leaders, mut losses) = (self.upstream.leaders(), self.upstream.catalog_losses());
         let mut call: Option<Call<'_>> = None;
         let mut input = Some(Input::Tick);
         loop {
@@ -296,6 +348,7 @@ impl Registry {
                 ran = runs.next() => Some(ran),
                 found = aliased.next() => Some(found),
                 Ok(()) = leaders.changed() => Some(Input::LeaderFound),
+                Ok(()) = losses.changed() => Some(Input::CatalogLost),
                 () = self.sleep_until(wakes_at) => Some(Input::Tick),
                 () = self.changed.notified() => Some(Input::Tick),
                 () = closed(&mut shutdown) => break,
@@ -313,7 +366,7 @@ impl Registry {
             }
         };
         let _ = tokio::time::timeout(grace, last).await;
-        let _ = self.folder.write().await;
+        let _ = tokio::time::timeout(STORE_TIMEOUT, self.folder.write()).await;
     }
 
     /// Returns the call that an order is; it waits while writes are disabled.
@@ -402,7 +455,7 @@ impl Registry {
     fn carry_out(&self, list: MutexGuard<'_, registry::Registry>, outbox: Outbox) {
         let stores = !outbox.stores.is_empty();
         // In the order of the changes, so while the registry is locked.
-        outbox.stores.into_iter().for_each(|store| self.folder.note(store));
+        self.folder.note(outbox.stores);
         let (version, written) = (list.version(), list.written());
         let counts = list.counts().map(|count| i64::try_from(count).unwrap_or(i64::MAX));
         for (gauge, count) in
@@ -420,12 +473,12 @@ impl Registry {
     }
 
     fn now(&self) -> Time {
-        Time(0) + self.began.elapsed()
+        self.began.1 + self.began.0.elapsed()
     }
 
     async fn sleep_until(&self, time: Option<Time>) {
         match time {
-            Some(time) => tokio::time::sleep_until(self.began + time.since(Time(0))).await,
+            Some(time) => tokio::time::sleep_until(self.began.0 + time.since(self.began.1)).await,
             None => std::future::pending().await,
         }
     }
@@ -492,13 +545,17 @@ async fn closed(shutdown: &mut watch::Receiver<bool>) {
 
 #[cfg(test)]
 mod tests {
+    use super::folder::Disk;
     use super::*;
     use crate::node::NodeMeta;
     use crate::own_address::OwnAddress;
     use crate::upstream::{BoxFuture, Quorum};
+    use lockmesh_agent_core::definitions::CheckKind;
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
-    use lockmesh_agent_core::registry::{CheckKind, Store, StoredCheck};
+    use lockmesh_agent_core::registry::{Store, StoredCheck, StoredTimes};
     use lockmesh_protocol::rpc::Response;
+    use std::fs;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
 
     /// A quorum that does not reply, and counts its calls.
@@ -529,17 +586,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stored_check_that_cannot_be_restored_is_removed_from_the_data_folder() {
+    async fn unrestorable_check_removed_from_disk() {
         let data = tempfile::tempdir().expect("a folder");
-        let (folder, _) = Folder::open(data.path()).expect("it can be opened");
+        let (folder, _) = Folder::open(data.path(), HostDisk).expect("it can be opened");
         let folder = Arc::new(folder);
         for (id, service) in [("App", None), ("Orphan", Some("gone"))] {
             let kind = CheckKind::Ttl(Duration::from_secs(10));
             let check = NewCheck::of(id.into(), CheckStatus::Passing, kind);
             let check = NewCheck { service: service.map(Into::into), ..check };
             let (source, status) = (Source::Api, CheckStatus::Passing);
-            let stored = StoredCheck { check, source, status, output: String::new() };
-            folder.note(Store::Check(CheckId::from(id).folded(), Some(Box::new(stored))));
+            let (times, results) = (StoredTimes::default(), None);
+            let stored = StoredCheck { check, source, status, output: String::new(), times, results };
+            folder.note(vec![Store::Check(CheckId::from(id).folded(), Some(Box::new(stored)))]);
         }
         folder.write().await.expect("it is written");
         for (is_permitted, left) in [(true, 1), (false, 0)] {
@@ -547,14 +605,244 @@ mod tests {
             let permits = |_: &NewCheck, _| is_permitted;
             let registry = Registry::open(upstream, identity(), Limits::default(), data.path(), permits);
             let registry = registry.expect("it can be opened");
-            registry.stored().await.expect("it is written");
-            let (_, stored) = Folder::open(data.path()).expect("it can be opened");
+            registry.maintain(None).await.expect("it is written");
+            let (_, stored) = Folder::open(data.path(), HostDisk).expect("it can be opened");
             assert_eq!((registry.checks().len(), stored.checks.len()), (left, left));
         }
     }
 
+    /// Fails after this many changes, like a host that loses its power or a disk that is full.
+    #[derive(Debug)]
+    struct FailingDisk(AtomicUsize);
+
+    impl FailingDisk {
+        fn count(&self) -> io::Result<()> {
+            let left = self.0.load(Ordering::SeqCst).checked_sub(1);
+            let left = left.ok_or(io::Error::from(io::ErrorKind::StorageFull))?;
+            self.0.store(left, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    impl Disk for FailingDisk {
+        fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+            self.count()?;
+            HostDisk.write(path, text)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.count()?;
+            HostDisk.remove(path)
+        }
+    }
+
+    fn web(checks: &[&str]) -> ServiceRegistration {
+        let check = |id: &&str| {
+            NewCheck::of((*id).into(), CheckStatus::Passing, CheckKind::Ttl(Duration::from_secs(10)))
+        };
+        let service = Service::of("node-one".into(), "web".into(), "web");
+        let checks = checks.iter().map(check).collect();
+        ServiceRegistration { service, checks, replaces_checks: true, sidecar: None }
+    }
+
+    /// Returns the ids of the services and checks that a process finds in a data folder.
+    fn restarted(data: &Path) -> (Vec<String>, Vec<String>) {
+        let upstream = Upstream::new(Arc::new(Silent(Semaphore::new(0))));
+        let registry = Registry::open(upstream, identity(), Limits::default(), data, |_, _| true);
+        registered(&registry.expect("it can be opened"))
+    }
+
+    fn registered(registry: &Registry) -> (Vec<String>, Vec<String>) {
+        let services = registry.services().iter().map(|service| service.id.to_string()).collect();
+        (services, registry.checks().iter().map(|check| check.id.to_string()).collect())
+    }
+
+    /// Makes a change on a disk that fails after each number of its changes. A removal without room
+    /// for a batch takes several of them, so its outcome may be unknown.
+    async fn at_each_crash_point(
+        before: Option<&[&str]>,
+        expected: (Vec<String>, Vec<String>),
+        change: impl AsyncFn(&Arc<Registry>) -> Result<u64, ChangeError>,
+    ) -> Vec<bool> {
+        let mut outcomes = Vec::new();
+        while outcomes.last() != Some(&true) || outcomes.len() < 10 {
+            let data = tempfile::tempdir().expect("a folder");
+            let open = |changes| {
+                let opened = Folder::open(data.path(), FailingDisk(AtomicUsize::new(changes)));
+                let upstream = Upstream::new(Arc::new(Silent(Semaphore::new(0))));
+                Registry::new(upstream, identity(), Limits::default(), opened.expect("it can be opened"))
+            };
+            if let Some(checks) = before {
+                let registry = open(100);
+                registry.register_service(web(checks)).await.expect("it is stored");
+            }
+            let registry = open(outcomes.len());
+            let old = registered(&registry);
+            let changed = change(&registry).await;
+            let place = outcomes.len();
+            let found = registered(&registry);
+            let left = if changed.is_ok() { &expected } else { &old };
+            assert_eq!(&found, left, "in this process, after {place} changes");
+            if matches!(changed, Err(ChangeError::Unknown(_))) {
+                assert!(expected.0.is_empty(), "a registration is one change");
+            } else {
+                assert_eq!(restarted(data.path()), found, "in the next process, after {place} changes");
+            }
+            outcomes.push(changed.is_ok());
+        }
+        outcomes
+    }
+
+    #[tokio::test]
+    async fn registration_is_crash_atomic() {
+        let new = async |registry: &Arc<Registry>| registry.register_service(web(&["a", "b"])).await;
+        let new = at_each_crash_point(None, ids(&["web"], &["a", "b"]), new).await;
+        // The write of the batch decides.
+        assert_eq!(new[..2], [false, true]);
+        let again = async |registry: &Arc<Registry>| registry.register_service(web(&["b", "c"])).await;
+        let changed = at_each_crash_point(Some(&["a", "b"]), ids(&["web"], &["b", "c"]), again).await;
+        assert_eq!(changed[..2], [false, true]);
+        let alone = async |registry: &Arc<Registry>| registry.register_service(web(&[])).await;
+        let alone = at_each_crash_point(None, ids(&["web"], &[]), alone).await;
+        assert_eq!(alone[..2], [false, true]);
+        let gone = async |registry: &Arc<Registry>| registry.deregister_service(&"web".into()).await;
+        let gone = at_each_crash_point(Some(&["a", "b"]), ids(&[], &[]), gone).await;
+        assert_eq!(gone[..4], [false, false, false, true]);
+    }
+
+    /// What becomes of the changes of a disk.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Fate {
+        Durable,
+        Refused,
+        /// Visible, but perhaps gone after a crash.
+        Unsynced,
+    }
+
+    /// A disk with the fates of its writes and of its removals, which a test changes.
+    #[derive(Clone, Debug)]
+    struct FaultyDisk(Arc<Mutex<[Fate; 2]>>);
+
+    impl FaultyDisk {
+        fn change(&self, fate: usize, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+            let fate = self.0.lock().expect("no panic")[fate];
+            if fate != Fate::Refused {
+                change()?;
+            }
+            if fate == Fate::Durable { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+    }
+
+    impl Disk for FaultyDisk {
+        fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+            self.change(0, || HostDisk.write(path, text))
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.change(1, || HostDisk.remove(path))
+        }
+    }
+
+    /// A registry with the service `web` and its check `a`, in a data folder on a faulty disk.
+    struct Stand {
+        data: tempfile::TempDir,
+        disk: FaultyDisk,
+        registry: Arc<Registry>,
+    }
+
+    impl Stand {
+        async fn with_web() -> Self {
+            let data = tempfile::tempdir().expect("a folder");
+            let disk = FaultyDisk(Arc::new(Mutex::new([Fate::Durable; 2])));
+            let opened = Folder::open(data.path(), disk.clone()).expect("it can be opened");
+            let upstream = Upstream::new(Arc::new(Silent(Semaphore::new(0))));
+            let registry = Registry::new(upstream, identity(), Limits::default(), opened);
+            registry.register_service(web(&["a"])).await.expect("it is stored");
+            Self { data, disk, registry }
+        }
+
+        fn fate(&self, writes: Fate, removals: Fate) {
+            *self.disk.0.lock().expect("no panic") = [writes, removals];
+        }
+
+        fn found(&self) -> [(Vec<String>, Vec<String>); 2] {
+            [registered(&self.registry), restarted(self.data.path())]
+        }
+    }
+
+    fn ids(services: &[&str], checks: &[&str]) -> (Vec<String>, Vec<String>) {
+        let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
+        (owned(services), owned(checks))
+    }
+
+    fn named(id: &str) -> ServiceRegistration {
+        ServiceRegistration { service: Service::of("node-one".into(), id.into(), id), ..web(&[]) }
+    }
+
+    #[tokio::test]
+    async fn a_deregistration_needs_no_room() {
+        let stand = Stand::with_web().await;
+        stand.fate(Fate::Refused, Fate::Durable);
+        stand.registry.register_service(web(&["a", "b"])).await.expect_err("the disk is full");
+        assert_eq!(stand.found(), [ids(&["web"], &["a"]), ids(&["web"], &["a"])]);
+        stand.registry.deregister_service(&"web".into()).await.expect("it is removed");
+        assert_eq!(stand.found(), [ids(&[], &[]), ids(&[], &[])]);
+    }
+
+    #[tokio::test]
+    async fn concurrent_refused_changes_leave_nothing() {
+        let stand = Stand::with_web().await;
+        stand.fate(Fate::Refused, Fate::Durable);
+        let changes = [&["b"], &["c"]].map(|checks| stand.registry.register_service(web(checks)));
+        let [first, second] = changes;
+        let (first, second) = tokio::join!(first, second);
+        assert!(first.is_err() && second.is_err(), "the disk is full");
+        assert_eq!(stand.found(), [ids(&["web"], &["a"]), ids(&["web"], &["a"])]);
+    }
+
+    #[tokio::test]
+    async fn undo_that_fails_is_unknown() {
+        for (removals, is_certain) in [(Fate::Durable, true), (Fate::Unsynced, false), (Fate::Refused, false)]
+        {
+            let stand = Stand::with_web().await;
+            stand.fate(Fate::Unsynced, removals);
+            let refused = stand.registry.register_service(named("db")).await.expect_err("it is not durable");
+            assert_eq!(matches!(refused, ChangeError::NotStored(_)), is_certain, "{refused}");
+            let expected = ids(&["web"], &["a"]);
+            assert_eq!(registered(&stand.registry), expected, "in this process");
+            assert!(!is_certain || restarted(stand.data.path()) == expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn failed_removal_blocks_no_other_change() {
+        let stand = Stand::with_web().await;
+        stand.registry.register_service(named("db")).await.expect("it is stored");
+        stand.fate(Fate::Refused, Fate::Refused);
+        let refused = stand.registry.deregister_service(&"web".into()).await.expect_err("it is not removed");
+        assert!(matches!(refused, ChangeError::NotStored(_)), "{refused}");
+        assert_eq!(stand.found(), [ids(&["db", "web"], &["a"]), ids(&["db", "web"], &["a"])]);
+        stand.fate(Fate::Durable, Fate::Durable);
+        stand.registry.folder.write().await.expect("there is room");
+        // A removal that no request waits for; a folder cannot be removed as a file.
+        stand.fate(Fate::Refused, Fate::Durable);
+        let checks = stand.data.path().join("registry/checks");
+        for file in fs::read_dir(checks).expect("a folder").map(|file| file.expect("a file").path()) {
+            fs::remove_file(&file).and_then(|()| fs::create_dir(&file)).expect("a folder");
+        }
+        stand.registry.change(|list, _, outbox| list.deregister_check(&"a".into(), outbox));
+        stand.registry.folder.write().await.expect_err("it is not removed");
+        stand.registry.deregister_service(&"db".into()).await.expect("it is removed");
+        assert_eq!(stand.found(), [ids(&["web"], &[]), ids(&["web"], &[])]);
+        stand.fate(Fate::Durable, Fate::Refused);
+        stand.registry.register_service(named("db")).await.expect("it is stored");
+        stand.registry.deregister_service(&"web".into()).await.expect("the batch removes it");
+        stand.registry.register_service(named("mail")).await.expect("it is stored");
+        assert_eq!(stand.found(), [ids(&["db", "mail"], &[]), ids(&["db", "mail"], &[])]);
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_stops_does_not_wait_for_servers_that_say_nothing() {
+    async fn shutdown_bounded_with_silent_servers() {
         let silent = Arc::new(Silent(Semaphore::new(0)));
         let registry = Registry::in_memory(Upstream::new(silent.clone()), identity(), Limits::default());
         let (stop, stopping) = watch::channel(false);

@@ -96,7 +96,7 @@ pub struct SyncMesh {
 /// Reports failed probes of these leases to the nearest server. After an error, the suspicion may
 /// have reached the leader.
 #[derive(Debug)]
-pub struct Accuse(pub Vec<LeaseId>);
+pub struct Suspect(pub Vec<LeaseId>);
 
 /// Sends an event of this host to the nearest server, for hosts that gossip does not reach. After
 /// an error, it may still spread.
@@ -248,8 +248,8 @@ calls! {
         },
         Answered::Response(Response::Mesh(news)) => *news
     }
-    Accuse -> () {
-        Accuse(leases) => LocalCall::AskHome(Request::Accuse(leases)),
+    Suspect -> () {
+        Suspect(leases) => LocalCall::AskHome(Request::Suspect(leases)),
         Answered::Response(Response::Done) => ()
     }
     Spread -> () {

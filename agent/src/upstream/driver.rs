@@ -58,6 +58,8 @@ pub(super) struct Driver {
     lease: watch::Sender<LeaseState>,
     /// The number of times that a leader was found.
     leaders: watch::Sender<u64>,
+    /// The number of times that the catalog may have lost what this node had registered.
+    catalog_losses: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -103,6 +105,7 @@ impl Driver {
             runtime: Handle::current(),
             lease: watch::Sender::default(),
             leaders: watch::Sender::default(),
+            catalog_losses: watch::Sender::default(),
         });
         this.handle(Input::Tick);
         tokio::spawn(this.clone().pass_time());
@@ -243,14 +246,13 @@ impl Driver {
     async fn connect(&self, address: &str) -> Result<CallClient, Unavailable> {
         let connected = CallClient::connect_to(&self.endpoint, address).await;
         connected.map_err(|error| {
-            // A common mistake of users of clusters in which any member can be joined.
-            let hint = match &error {
-                LinkError::Stranger(_) => {
-                    ": name a server of this cluster, not an agent; by default its port is 8300"
-                }
-                _ => "",
-            };
-            Unavailable::Denied(format!("no server is reached at {address}: {error}{hint}"))
+            Unavailable::Denied(match &error {
+                // A common mistake of users of clusters in which any member can be joined.
+                LinkError::Stranger(reason) => format!(
+                    "{address} is no server of this cluster: {reason}; by default a server's port is 8300"
+                ),
+                _ => format!("no server is reached at {address}: {error}"),
+            })
         })
     }
 
@@ -293,6 +295,10 @@ impl Driver {
             Notice::Registered { registration: Registration { number, generation, .. }, cluster } => {
                 let (agent, generation) = (number.0, generation.0);
                 tracing::info!(agent, generation, node = %self.node, cluster, "registered");
+                // The node may have been removed with its services.
+                if self.counters.registrations.load(Ordering::Relaxed) > 0 {
+                    self.catalog_losses.send_modify(|count| *count += 1);
+                }
             }
             Notice::NotRegistered(reason) => {
                 tracing::warn!(%reason, "this agent is not registered yet; retrying");
@@ -313,6 +319,10 @@ impl Driver {
             }
             Notice::MayStayGranted(key, session, reason) => {
                 tracing::warn!(%key, %session, %reason, "a lock may be granted without a waiting caller");
+            }
+            Notice::Restored => {
+                tracing::info!("a backup was restored since this agent started: comparing with the catalog");
+                self.catalog_losses.send_modify(|count| *count += 1);
             }
             Notice::LeaseLost(reason) => {
                 tracing::warn!(%reason, node = %self.node, "the servers ended the lease of this node");
@@ -378,6 +388,10 @@ impl Quorum for Driver {
         self.leaders.subscribe()
     }
 
+    fn catalog_losses(&self) -> watch::Receiver<u64> {
+        self.catalog_losses.subscribe()
+    }
+
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
         Box::pin(async move {
             let mut client = self.connect(&address).await?;
@@ -403,6 +417,10 @@ impl Quorum for Driver {
 
     fn registered_lease(&self) -> Option<LeaseId> {
         self.lock().client.registered_lease()
+    }
+
+    fn is_new_agent(&self) -> bool {
+        self.lock().client.is_new_agent()
     }
 
     fn begin_leaving(self: Arc<Self>) -> Option<LeaseId> {

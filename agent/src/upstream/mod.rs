@@ -178,6 +178,11 @@ impl Upstream {
         self.0.registered_lease()
     }
 
+    /// Returns `true` once this agent has registered, if no process of it came before this one.
+    pub fn is_new_agent(&self) -> bool {
+        self.0.is_new_agent()
+    }
+
     /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
     /// `servers`.
     ///
@@ -274,6 +279,11 @@ impl Upstream {
     /// Returns the number of times that a leader was found, now and from now on.
     pub fn leaders(&self) -> watch::Receiver<u64> {
         self.0.leaders()
+    }
+
+    /// Returns the number of times that the catalog may have lost what this node had registered.
+    pub fn catalog_losses(&self) -> watch::Receiver<u64> {
+        self.0.catalog_losses()
     }
 
     /// Returns `true` if the agent has registered since it started.
@@ -373,7 +383,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_that_its_home_server_does_not_know_yet_asks_the_leader() {
+    async fn mesh_sync_falls_back_to_leader() {
         let sync = async |leader_knows| {
             let upstream = Upstream::new(Arc::new(Lagging { leader_knows }));
             upstream.sync_mesh(RosterDigest(Vec::new())).await

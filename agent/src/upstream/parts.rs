@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_agent_compares_all_checks_of_its_node_however_many() {
+    async fn reads_all_checks_across_parts() {
         let ids: Vec<String> = read(10).await.expect("it is read").iter().map(|c| c.id.to_string()).collect();
         assert_eq!(ids, (0..10).map(|number| format!("c{number}")).collect::<Vec<_>>());
     }
 
     #[tokio::test]
-    async fn a_view_that_ends_early_is_no_whole_answer() {
+    async fn early_view_end_is_error() {
         assert!(matches!(read(1).await, Err(Unavailable::Overloaded(_))));
     }
 }

@@ -45,6 +45,12 @@ pub trait Quorum: Debug + Send + Sync {
         watch::Sender::default().subscribe()
     }
 
+    /// Returns the number of times that the catalog may have lost what this node had registered;
+    /// without such a count, a closed channel.
+    fn catalog_losses(&self) -> watch::Receiver<u64> {
+        watch::Sender::default().subscribe()
+    }
+
     /// Checks that a server of this agent's cluster answers at `address`, and adds it to the known
     /// servers; or returns why not.
     fn join(self: Arc<Self>, address: String) -> BoxFuture<Result<(), Unavailable>> {
@@ -55,6 +61,11 @@ pub trait Quorum: Debug + Send + Sync {
     /// Returns the lease under which this agent is registered now.
     fn registered_lease(&self) -> Option<LeaseId> {
         None
+    }
+
+    /// Returns `true` if no process of this agent came before this one.
+    fn is_new_agent(&self) -> bool {
+        false
     }
 
     /// Returns the registered lease; if there is one, the agent does not register again until

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_series_is_logged_when_it_begins_and_when_it_has_ended() {
+    fn series_logs_start_and_end() {
         let failures = AcceptFailures::default();
         let began = Instant::now();
         assert!(failures.begins(began));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn loops_that_fail_at_once_share_a_series() {
+    async fn concurrent_failures_share_series() {
         let failures = AcceptFailures::default();
         let error = io::Error::from_raw_os_error(24);
         let other = failures.clone();

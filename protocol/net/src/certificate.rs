@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_says_whose_it_is_and_how_long() {
+    fn facts_show_owner_and_expiry() {
         let authority = Authority::create("test", HOUR).unwrap();
         let issued = authority.issue(&web_1(), &["10.0.0.1".into(), "web-1.example".into()], HOUR).unwrap();
         let facts = Facts::of_pem(&issued.certificate_pem).unwrap();

@@ -139,7 +139,7 @@ mod tests {
     use super::resolve;
 
     #[tokio::test]
-    async fn names_and_zones_are_resolved_and_text_is_refused() {
+    async fn resolves_names_zones_rejects_text() {
         let local = resolve("localhost:8300").await.expect("every host has the name");
         assert!(local.iter().all(|address| address.ip().is_loopback() && address.port() == 8300));
         let zone = resolve("[fe80::1%3]:8300").await.expect("a number needs no lookup");

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use tokio::net::UdpSocket as TokioSocket;
 
-/// The size in bytes of the kernel's receive buffer: about a thousand datagrams.
+/// The size in bytes of the kernel's buffers: about a thousand datagrams.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The number of consecutive errors after which a read returns nothing, so that the caller can do
@@ -27,7 +27,7 @@ impl DatagramSocket {
     /// # Errors
     /// The address is in use, or does not belong to this host. Nothing is bound.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = quic::socket_or_v4(address, Some(BUFFER_BYTES))?;
+        let socket = quic::socket_or_v4(address, BUFFER_BYTES)?;
         socket.set_nonblocking(true)?;
         let sending = socket.try_clone()?;
         Ok(Self { arriving: TokioSocket::from_std(socket)?, sending })
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_passed_over_but_not_for_ever() {
+    fn errors_skipped_up_to_limit() {
         let mut errors = 0;
         let arrival = first_arrival(|| {
             errors += 1;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_sent_arrives_whole_from_either_family() {
+    async fn datagrams_cross_address_families() {
         let here = DatagramSocket::bind("[::]:0".parse().expect("an address")).expect("a socket");
         let there = DatagramSocket::bind("127.0.0.1:0".parse().expect("an address")).expect("a socket");
         let mut buffer = [0; 16];

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_was_cut_off_is_made_good() {
+    fn interrupted_start_is_repaired() {
         let whole = tempfile::tempdir().unwrap();
         Development::prepare(whole.path(), &"web-1".into()).unwrap();
         for missing in ["ca.pem", "server.pem", "server-key.pem", "agent.pem", "agent-key.pem"] {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_name_gets_new_certificates_of_the_same_authority() {
+    fn new_node_name_keeps_authority() {
         let folder = tempfile::tempdir().unwrap();
         Development::prepare(folder.path(), &"web-1".into()).unwrap();
         let authority = contents(folder.path())["ca.pem"].clone();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn further_members_have_folders_of_their_own_and_the_same_authority() {
+    fn further_member_folder_shares_authority() {
         let folder = tempfile::tempdir().unwrap();
         let certificates = Development::prepare(folder.path(), &"web-1".into()).unwrap();
         let member = Peer { role: Role::Server, node: "s2".into() };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_file_is_named_and_not_overwritten() {
+    fn foreign_file_named_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("ca.pem"), "mine").unwrap();
         let error = Development::prepare(folder.path(), &"web-1".into()).unwrap_err().to_string();

@@ -107,7 +107,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     #[test]
-    fn warnings_begin_thirty_days_before_the_end() {
+    fn warns_thirty_days_before_expiry() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
         let life = |not_after| CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after };
         let second = Duration::from_secs(1);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_certificate_is_noticed_when_it_comes() {
+    async fn expiry_triggers_check() {
         let not_after = SystemTime::now() + Duration::from_millis(1200);
         let life = CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after };
         let (_replace, lives) = tokio::sync::watch::channel(vec![life]);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_replaced_certificate_is_looked_at_at_once() {
+    async fn replaced_certificate_checked_immediately() {
         let of_days = |days: u64| {
             let not_after = SystemTime::now() + Duration::from_secs(days * 86_400);
             vec![CertificateLife { path: "a.pem".into(), subject: "CN=a".into(), not_after }]

@@ -1,6 +1,7 @@
 //! Atomic files, which are complete or absent: written under a temporary name, synced, then
 //! renamed.
 
+use crate::owner;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -26,15 +27,20 @@ impl FileError {
         self.source
     }
 
+    /// Returns `true` if the file must not be used, whose error has the remedy.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.source.get_ref().is_some_and(|source| source.is::<owner::Refusal>())
+    }
+
     /// Returns `true` if the file does not exist.
     pub fn is_absent(&self) -> bool {
         self.source.kind() == io::ErrorKind::NotFound
     }
 }
 
-/// Reads a whole file.
+/// Reads a whole file of the operator.
 pub(crate) fn read_text(path: &Path) -> Result<String, FileError> {
-    fs::read_to_string(path).map_err(|source| FileError { verb: "read", path: path.into(), source })
+    owner::read_linked(path).map_err(|source| FileError { verb: "read", path: path.into(), source })
 }
 
 /// Returns `true` if every user may read a file.
@@ -72,6 +78,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
 }
 
 fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    owner::check_target(path)?;
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -91,7 +98,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn secrets_are_their_owners_alone_and_nothing_is_left_beside() {
+    fn secrets_owner_only_without_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let inner = folder.path().join("tls");
         make_folder(&inner).unwrap();

@@ -278,7 +278,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn whatever_the_pieces_the_messages_come_out_as_they_went_in(
+        fn messages_survive_any_fragmentation(
             calls in calls(),
             cuts in prop::collection::vec(1usize..3000, 1..50),
         ) {
@@ -300,7 +300,7 @@ mod tests {
         }
 
         #[test]
-        fn a_frame_is_its_sequence_encoded(calls in calls()) {
+        fn frame_equals_encoded_sequence(calls in calls()) {
             let calls: Vec<Call> = calls.into_iter().take(100).collect();
             let mut queue = FrameQueue::default();
             calls.iter().for_each(|call| queue.push(call).unwrap());
@@ -313,7 +313,7 @@ mod tests {
         }
 
         #[test]
-        fn noise_is_an_error_or_nothing(noise in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fn arbitrary_input_never_panics(noise in prop::collection::vec(any::<u8>(), 0..2000)) {
             let mut cutter = FrameCutter::default();
             cutter.feed(noise.into());
             while let Ok(Some(CallFrame(_))) = next_message(&mut cutter) {}
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_share_a_frame_until_it_is_full() {
+    fn messages_share_frame_until_full() {
         let mut queue = FrameQueue::default();
         for id in 0..1000 {
             queue.push(&Call::Cancel(CallId(id))).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_fits_no_frame_comes_back_and_the_others_stay() {
+    fn oversized_message_rejected_others_kept() {
         let mut queue = FrameQueue::default();
         let long = |length: usize| ask(7, "s".repeat(length));
         queue.push(&Call::Cancel(CallId(1))).unwrap();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_was_encoded_elsewhere_is_one_like_all_others() {
+    fn pre_encoded_messages_round_trip() {
         let long = |length: usize| ask(7, "s".repeat(length));
         let messages =
             [long(1), long(MAX_FRAME_BYTES - 22), Call::Cancel(CallId(1)), long(100), long(70_000)];
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_claims_too_much_is_refused_before_it_arrives() {
+    fn oversized_frame_length_rejected_early() {
         let mut cutter = FrameCutter::default();
         cutter.feed(Bytes::from_static(&[0xff, 0xff, 0xff, 0xff]));
         assert_eq!(next_message::<CallFrame>(&mut cutter), Err(FrameError::Length(u32::MAX as usize)));

@@ -10,6 +10,7 @@
 //! | `quic.rs` | connections and streams; the only file that names quinn |
 //! | `datagram.rs` | a UDP socket for gossip datagrams |
 //! | `metrics/` | metrics that agents and servers share: registry, readings, the process |
+//! | `admission.rs` | which connections are accepted, before and after their handshake |
 //! | `accept.rs` | failures to accept connections, logged when they begin and end |
 //! | `frame.rs` | messages to frames and back, without a socket |
 //! | `client.rs` | occasional calls to a server: resolve, connect, call, time out |
@@ -21,9 +22,11 @@
 //! | `config/` | settings that agents and servers share: node, certificate, logs |
 //! | `expiry.rs` | warnings before certificates expire |
 //! | `files.rs` | atomic files: complete or absent |
+//! | `owner.rs` | the owners of files: no file of another user is used |
 //! | `private.rs` | folders and files that only their owner can open |
 
 pub mod accept;
+pub mod admission;
 pub mod certificate;
 pub mod client;
 pub mod config;
@@ -34,6 +37,7 @@ pub mod files;
 pub mod frame;
 pub mod metrics;
 pub mod node;
+pub mod owner;
 pub mod private;
 pub mod quic;
 pub mod random;

@@ -3,11 +3,14 @@
 //! **Invariant:** files that do not belong to Lockmesh are never changed. A folder that contains
 //! another program's file, or that is shared such as `/tmp`, keeps its permissions; only Lockmesh's
 //! own files in it become private.
+//!
+//! Folders and files of other users are [refused](crate::owner).
 
 use crate::files::FileError;
+use crate::owner;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// The permissions of a private folder.
@@ -21,6 +24,9 @@ const OTHERS: u32 = 0o077;
 
 /// The permission bit of a folder in which all users may create their own files.
 const STICKY: u32 = 0o1000;
+
+/// The permission bit to write of all users.
+const WRITABLE: u32 = 0o002;
 
 /// The kind of an entry in a private folder, determined by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +43,15 @@ pub enum FolderEntry {
 /// permissions. An existing folder is unchanged: see [`close`].
 ///
 /// # Errors
-/// The folder does not exist and cannot be created, or its path is not a folder. Parents that were
-/// created stay.
+/// The folder does not exist and cannot be created, its path is not a folder, or it belongs to
+/// another user. Parents that were created stay.
 pub fn make_folder(path: &Path) -> Result<(), FileError> {
     let made = || {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
         match DirBuilder::new().mode(FOLDER_MODE).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => owner::check(path),
             made => made,
         }
     };
@@ -62,23 +68,30 @@ pub fn file_options() -> OpenOptions {
 /// Creates an empty file that only its owner may read, or truncates an existing one.
 ///
 /// # Errors
-/// The file cannot be opened. An existing file keeps its content.
+/// The file cannot be opened, or must not be used. An existing file keeps its content.
 pub fn create_file(path: &Path) -> io::Result<File> {
-    file_options().write(true).create(true).truncate(true).open(path)
+    // Truncated only after its owner is known.
+    let file = owner::open(file_options().read(true).write(true).create(true).truncate(false), path)?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 /// Removes other users' permissions from an existing folder and from its secrets, which earlier
 /// versions and copies left open. Logs one line if a permission was removed or cannot be removed.
 ///
+/// A folder or secret that only its owner, such as root, can close is used unless all users can
+/// write to it.
+///
 /// A folder that is to stay `reachable`, because others read files in it, keeps its permissions.
 ///
 /// # Errors
-/// The folder cannot be read, or a permission cannot be removed. Earlier removals stay in effect;
-/// the rest may still be open.
+/// The folder or an entry of Lockmesh in it belongs to another user, an entry of Lockmesh is a
+/// symbolic link, the folder cannot be read, or a permission cannot be removed. Earlier removals
+/// stay in effect; the rest may still be open.
 pub fn close(folder: &Path, reachable: bool, kind: impl Fn(&str) -> FolderEntry) -> Result<(), FileError> {
     let result = close_all(folder, reachable, kind);
     let (closed, in_the_way) =
-        result.map_err(|source| FileError::new("take other users' access from", folder, source))?;
+        result.map_err(|source| FileError::new("use the folder", folder, explained(folder, source)))?;
     let folder = folder.display();
     if !closed.is_empty() {
         let closed = closed.join(", ");
@@ -96,40 +109,104 @@ fn close_all(
     reachable: bool,
     kind: impl Fn(&str) -> FolderEntry,
 ) -> io::Result<(Vec<String>, Option<String>)> {
-    let (mut closed, mut in_the_way) = (Vec::new(), None);
+    owner::check(folder)?;
+    let (mut closed, mut in_the_way, mut kept) = (Vec::new(), None, None);
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // A symbolic link refers to a target that was meant for another location, and has no
-        // permissions of its own.
-        let is_ours = entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_dir());
-        match kind(&name) {
-            FolderEntry::Secret if is_ours => closed.extend(closed_to_others(&entry.path())?.then_some(name)),
-            FolderEntry::Secret | FolderEntry::Public => {}
-            FolderEntry::Foreign => in_the_way = Some(format!("{name} in it does not belong to lockmesh")),
+        let kind = kind(&name);
+        if kind == FolderEntry::Foreign {
+            in_the_way = Some(format!("{name} in it does not belong to lockmesh"));
+            continue;
+        }
+        // The metadata of the entry, not of the target of a symbolic link.
+        let found = match entry.metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            found => found?,
+        };
+        let in_it = |error: io::Error| io::Error::new(error.kind(), format!("{name} in it: {error}"));
+        owner::check_metadata(&found).map_err(in_it)?;
+        if kind == FolderEntry::Secret {
+            match closed_to_others(&entry.path()).map_err(in_it)? {
+                Closing::Private => {}
+                Closing::Closed => closed.push(name),
+                Closing::Kept => kept = Some(format!("only its owner can close {name} in it")),
+            }
         }
     }
     let mode = fs::metadata(folder)?.permissions().mode();
     if reachable || mode & OTHERS == 0 {
-        return Ok((closed, None));
+        return Ok((closed, kept));
     }
     if mode & STICKY != 0 {
         in_the_way = Some("it is shared by all users".into());
     }
-    if in_the_way.is_none() && closed_to_others(folder)? {
-        closed.insert(0, "the folder".into());
+    if in_the_way.is_none() {
+        match closed_to_others(folder)? {
+            Closing::Private => {}
+            Closing::Closed => closed.insert(0, "the folder".into()),
+            Closing::Kept => in_the_way = Some("only its owner can close it".into()),
+        }
     }
-    Ok((closed, in_the_way))
+    Ok((closed, in_the_way.or(kept)))
 }
 
-/// Makes a file or folder private; returns `true` if it was open.
-fn closed_to_others(path: &Path) -> io::Result<bool> {
+/// Adds the owner of a folder that this user may not enter, such as one that a failed start of root
+/// left.
+fn explained(folder: &Path, error: io::Error) -> io::Error {
+    match fs::metadata(folder) {
+        Ok(found) if error.raw_os_error().is_some() && error.kind() == io::ErrorKind::PermissionDenied => {
+            let owner = found.uid();
+            io::Error::new(
+                error.kind(),
+                format!(
+                    "{error}; it belongs to user {owner}: run this as that user, or change its owner with `chown`"
+                ),
+            )
+        }
+        _ => error,
+    }
+}
+
+/// The outcome of making a file or folder private.
+enum Closing {
+    /// It was private.
+    Private,
+    /// It was open.
+    Closed,
+    /// It is open: this user may not change that.
+    Kept,
+}
+
+/// Makes a file or folder private.
+fn closed_to_others(path: &Path) -> io::Result<Closing> {
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & OTHERS == 0 {
-        return Ok(false);
+        return Ok(Closing::Private);
     }
-    fs::set_permissions(path, Permissions::from_mode(mode & 0o7777 & !OTHERS))?;
-    Ok(true)
+    match fs::set_permissions(path, Permissions::from_mode(mode & 0o7777 & !OTHERS)) {
+        Ok(()) => Ok(Closing::Closed),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            may_stay_open(mode, owner::others_are_allowed()).map(|()| Closing::Kept)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Decides about what only another user, such as root, can close.
+fn may_stay_open(mode: u32, allow_others: bool) -> io::Result<()> {
+    if mode & WRITABLE == 0 || allow_others {
+        return Ok(());
+    }
+    let reason =
+        "all users can write to it, and only its owner can change that: run `chmod o-w` as its owner";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+}
+
+/// Returns `true` if a path still leads to an open file, which another process may have removed.
+pub fn is_in_place(file: &File, path: &Path) -> bool {
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    file.metadata().map(id).ok() == fs::symlink_metadata(path).map(id).ok()
 }
 
 #[cfg(test)]
@@ -171,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_its_owners_alone() {
+    fn created_paths_are_owner_only() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("above/data");
         make_folder(&folder).unwrap();
@@ -184,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_open_is_closed_once() {
+    fn loose_permissions_tightened_once() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("data");
         open_folder(&folder, &["secret", "public"]);
@@ -197,7 +274,80 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_others_need_keeps_its_permissions() {
+    fn symlink_as_own_file_rejected() {
+        let root = tempfile::tempdir().unwrap();
+        let [folder, target] = ["data", "target"].map(|name| root.path().join(name));
+        open_folder(&folder, &["foreign"]);
+        fs::write(&target, "precious").unwrap();
+        std::os::unix::fs::symlink(&target, folder.join("secret")).unwrap();
+        let refused = close(&folder, false, kind).unwrap_err().to_string();
+        assert!(refused.contains("cannot use the folder") && refused.contains("secret in it"), "{refused}");
+        assert!(refused.contains("it is a symbolic link"), "{refused}");
+        create_file(&folder.join("secret")).unwrap_err();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+
+        let link = root.path().join("link");
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        make_folder(&link).expect("the folder itself may be a link of this user");
+        fs::rename(folder.join("secret"), folder.join("other")).unwrap();
+        close(&link, false, kind).expect("a link of another program");
+    }
+
+    /// Only root can give a folder to user 7; the decision is tested in `owner.rs` for all users.
+    #[test]
+    fn foreign_folder_and_file_rejected() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("data");
+        open_folder(&folder, &["secret"]);
+        let give = |path: &Path, owner| std::os::unix::fs::chown(path, Some(owner), None).unwrap();
+        give(&folder, 7);
+        for refused in [make_folder(&folder), close(&folder, false, kind)] {
+            let refused = refused.unwrap_err().to_string();
+            assert!(refused.contains("data: it belongs to user 7"), "{refused}");
+        }
+        assert_eq!(mode(&folder), 0o755, "it is not changed");
+        give(&folder, 0);
+        give(&folder.join("secret"), 7);
+        let refused = close(&folder, false, kind).unwrap_err().to_string();
+        assert!(refused.contains("secret in it: it belongs to user 7"), "{refused}");
+    }
+
+    /// Only root can try a folder of root as another user; the decision is tested for all users.
+    #[test]
+    fn open_folder_of_root_is_used() {
+        for (mode, allow_others, is_used) in
+            [(0o755, false, true), (0o775, false, true), (0o777, false, false), (0o777, true, true)]
+        {
+            assert_eq!(may_stay_open(mode, allow_others).is_ok(), is_used, "{mode:o}");
+        }
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("data");
+        open_folder(&folder, &["secret"]);
+        fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+        let as_user = || {
+            std::thread::scope(|scope| {
+                let work = || {
+                    let user = rustix::process::Uid::from_raw(7);
+                    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+                    close_all(&folder, false, kind)
+                };
+                scope.spawn(work).join().unwrap()
+            })
+        };
+        assert_eq!(as_user().unwrap(), (vec![], Some("only its owner can close it".into())));
+        fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        let refused = as_user().unwrap_err().to_string();
+        assert!(refused.contains("all users can write to it") && refused.contains("chmod o-w"), "{refused}");
+    }
+
+    #[test]
+    fn shared_folder_keeps_permissions() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("data");
         open_folder(&folder, &["secret"]);

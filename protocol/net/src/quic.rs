@@ -46,10 +46,12 @@ pub struct QuicOptions {
     pub stream_window: u32,
     /// The flow-control window of one connection, in bytes, in each direction.
     pub connection_window: u32,
-    /// The maximum number of concurrent handshakes.
-    pub max_handshakes: usize,
-    /// The size in bytes of the socket's kernel buffers; the kernel may grant less.
-    pub socket_buffer: Option<usize>,
+    /// The maximum number of arrivals that wait to be accepted.
+    pub max_arrivals: usize,
+    /// The size in bytes of the socket's kernel buffers. The one for received packets must hold all
+    /// that arrive while the process does something else. The kernel may grant less, but not less
+    /// than its default.
+    pub socket_buffer: usize,
 }
 
 impl Default for QuicOptions {
@@ -60,8 +62,8 @@ impl Default for QuicOptions {
             stream_window: 512 << 10,
             // One stream more than those that carry long answers: of renewals.
             connection_window: 3 * (512 << 10),
-            max_handshakes: 1024,
-            socket_buffer: None,
+            max_arrivals: 1024,
+            socket_buffer: 8 << 20,
         }
     }
 }
@@ -111,6 +113,8 @@ pub enum Close {
     Full,
     /// The peer was a server of this quorum and was removed permanently.
     Removed,
+    /// The peer's node has opened newer connections, and has no more places.
+    Displaced,
 }
 
 impl Close {
@@ -122,6 +126,7 @@ impl Close {
             Self::Malformed => 3,
             Self::Full => 4,
             Self::Removed => 5,
+            Self::Displaced => 6,
         })
     }
 }
@@ -160,7 +165,7 @@ impl LinkError {
 pub struct Endpoint {
     endpoint: quinn::Endpoint,
     transport: Arc<TransportConfig>,
-    max_handshakes: usize,
+    max_arrivals: usize,
     serves: bool,
     dialling: Mutex<ClientConfig>,
 }
@@ -197,7 +202,7 @@ impl Endpoint {
         let runtime = Arc::new(TokioRuntime);
         let endpoint = quinn::Endpoint::new(endpoint_config(identity), None, socket, runtime)?;
         let dialling = Mutex::new(client_config(identity, &transport));
-        let this = Self { endpoint, transport, max_handshakes: options.max_handshakes, serves, dialling };
+        let this = Self { endpoint, transport, max_arrivals: options.max_arrivals, serves, dialling };
         this.replace_identity(identity);
         Ok(this)
     }
@@ -207,7 +212,7 @@ impl Endpoint {
         *self.dialling.lock().unwrap_or_else(PoisonError::into_inner) =
             client_config(identity, &self.transport);
         if self.serves {
-            let config = server_config(identity, &self.transport, self.max_handshakes);
+            let config = server_config(identity, &self.transport, self.max_arrivals);
             self.endpoint.set_server_config(Some(config));
         }
     }
@@ -267,6 +272,18 @@ impl Arrival {
     /// Returns the source address.
     pub fn remote_address(&self) -> SocketAddr {
         readable(self.0.remote_address())
+    }
+
+    /// Returns `true` if the peer has proved that it receives packets at its source address.
+    pub fn is_validated(&self) -> bool {
+        self.0.remote_address_validated()
+    }
+
+    /// Requests the proof that the peer receives packets at its source address (a Retry packet);
+    /// the peer arrives again.
+    pub fn retry(self) {
+        // Fails only for an address that is validated; such an arrival is refused by its drop.
+        let _ = self.0.retry();
     }
 
     /// Rejects the connection without a handshake.
@@ -515,6 +532,9 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
     const ALERTS: u64 = 0x100;
     let (code, who, reason) = match error {
         ConnectionError::TransportError(error) => {
+            if let Some(owner) = owner_in(&error.reason) {
+                return Some(format!("it is {owner}"));
+            }
             (error.code, "its certificate is not trusted here", error.reason.as_str().into())
         }
         ConnectionError::ConnectionClosed(close) => {
@@ -531,6 +551,13 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
         42..=49 | 116 => Some(format!("{who}: {reason}")),
         _ => None,
     }
+}
+
+/// Returns the owner in the TLS library's text about a certificate for another role.
+fn owner_in(reason: &str) -> Option<Peer> {
+    let (_, names) = reason.split_once("certificate not valid for name")?;
+    let uris = names.split('"').filter(|name| name.starts_with("lockmesh://"));
+    uris.filter_map(Peer::from_uri).next()
 }
 
 fn withdrawn_or_lost(error: ConnectionError) -> LinkError {
@@ -620,20 +647,16 @@ fn client_config(identity: &Identity, transport: &Arc<TransportConfig>) -> Clien
     config
 }
 
-fn server_config(
-    identity: &Identity,
-    transport: &Arc<TransportConfig>,
-    max_handshakes: usize,
-) -> ServerConfig {
+fn server_config(identity: &Identity, transport: &Arc<TransportConfig>, max_arrivals: usize) -> ServerConfig {
     let tls = QuicServerConfig::try_from(identity.server_config()).expect("TLS 1.3 has QUIC's first cipher");
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
-    config.transport_config(transport.clone()).max_incoming(max_handshakes);
+    config.transport_config(transport.clone()).max_incoming(max_arrivals);
     config.incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
     config
 }
 
 /// Binds a socket. `[::]` falls back to all IPv4 addresses on a host without IPv6.
-pub(crate) fn socket_or_v4(address: SocketAddr, buffer: Option<usize>) -> io::Result<UdpSocket> {
+pub(crate) fn socket_or_v4(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     let is_any_v6 = address.ip() == Ipv6Addr::UNSPECIFIED;
     socket(address, buffer).or_else(|error| match error.kind() {
         // A port in use is no reason to listen on only half of the addresses.
@@ -643,14 +666,18 @@ pub(crate) fn socket_or_v4(address: SocketAddr, buffer: Option<usize>) -> io::Re
     })
 }
 
-fn socket(address: SocketAddr, buffer: Option<usize>) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+fn socket(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
+    let open = || Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP));
+    let mut socket = open()?;
+    let defaults = (socket.recv_buffer_size()?, socket.send_buffer_size()?);
+    socket.set_recv_buffer_size(buffer)?;
+    socket.set_send_buffer_size(buffer)?;
+    // The kernel grants its maximum at most, which may be less than its default.
+    if socket.recv_buffer_size()? < defaults.0 || socket.send_buffer_size()? < defaults.1 {
+        socket = open()?;
+    }
     if address.is_ipv6() && address.ip().is_unspecified() {
         socket.set_only_v6(false)?;
-    }
-    if let Some(bytes) = buffer {
-        socket.set_recv_buffer_size(bytes)?;
-        socket.set_send_buffer_size(bytes)?;
     }
     socket.bind(&address.into())?;
     Ok(socket.into())

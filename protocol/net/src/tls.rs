@@ -282,6 +282,9 @@ fn client_config(
 /// Reads a file of an identity, which `key` of the configuration names.
 fn read(path: &Path, key: &str, origin: &str) -> Result<String, CertificateError> {
     files::read_text(path).map_err(|error| {
+        if error.is_refused() {
+            return error.into();
+        }
         let advice = match error.is_absent() {
             true => format!("{origin}, or set `{key}` to the path of the file"),
             false => format!("let the user of this process read it, or set `{key}` to another file"),
@@ -327,7 +330,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_file_that_cannot_be_read_is_named_with_its_key_and_its_origin() {
+    fn load_error_names_file_and_setting() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let files = IdentityFiles {

@@ -59,7 +59,7 @@ where
 }
 
 #[tokio::test]
-async fn one_call_is_answered_also_at_a_name() {
+async fn call_by_address_or_hostname() {
     let (_folder, dialler, port) = start(|server| serve(server, 1));
     for host in ["127.0.0.1", "localhost"] {
         let connected = CallClient::connect_to(&dialler, &format!("{host}:{port}")).await;
@@ -69,7 +69,7 @@ async fn one_call_is_answered_also_at_a_name() {
 }
 
 #[tokio::test]
-async fn calls_follow_each_other_until_the_server_ends_them() {
+async fn calls_succeed_until_server_closes() {
     let (_folder, dialler, port) = start(|server| serve(server, 2));
     let mut client =
         CallClient::connect_to(&dialler, &format!("127.0.0.1:{port}")).await.expect("it listens");
@@ -81,7 +81,7 @@ async fn calls_follow_each_other_until_the_server_ends_them() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_given_up() {
+async fn unanswered_call_times_out() {
     let (_folder, dialler, port) = start(keep_silent);
     let mut client =
         CallClient::connect_to(&dialler, &format!("127.0.0.1:{port}")).await.expect("it listens");
@@ -90,7 +90,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn every_address_of_a_name_is_tried_and_named() {
+async fn tries_all_addresses_and_names_last() {
     let tried = Mutex::new(Vec::new());
     let refuse = async |place| {
         tried.lock().expect("one task").push(place);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fired_is_read_by_others_and_fits_an_item() {
+    fn event_round_trips_within_item_limit() {
         for event in [longest(), event("e", 0).expect("it is short")] {
             let item = event.to_item();
             assert!(item.len() <= crate::gossip::MAX_ITEM_BYTES, "{} bytes", item.len());
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_longer_is_no_event() {
+    fn truncated_or_oversized_item_rejected() {
         let item = longest().to_item();
         for length in 0..item.len() {
             assert_eq!(UserEvent::read(&item[..length]), Err(EventError::Malformed), "{length} bytes");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_later_than_all_that_were_heard_and_a_hostile_one_leads_to_no_end() {
+    fn lamport_clock_advances_with_bounded_leap() {
         let mut clock = LamportClock::default();
         assert_eq!([(); 2].map(|()| clock.tick().0), [1, 2]);
         for (heard, next) in [(40, 41), (7, 42), (42, 43)] {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_of_400_bytes_fits_and_one_of_800_does_not() {
+    fn oversized_payload_or_name_rejected() {
         assert!(event("deploy", 400).is_ok());
         assert_eq!(event("deploy", 420), Err(EventError::LongAfterEncoding));
         assert_eq!(event("deploy", 800), Err(EventError::LongBeforeEncoding));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_nothing_is_given_all_and_then_only_what_changed() {
+    fn sync_sends_all_then_changes() {
         let theirs = Roster::of((0..200).map(|number| member(number, 1)));
         let mut ours = Roster::default();
         let all = theirs.news(&ours.digest());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_taken_out_too_early_comes_back() {
+    fn removed_member_restored_by_sync() {
         let theirs = Roster::of((0..3).map(|number| member(number, 1)));
         let mut ours = theirs.clone();
         assert!(ours.remove(member(1, 1).id) && !ours.remove(member(1, 1).id));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_or_news_of_another_shape_does_no_harm() {
+    fn malformed_digest_or_news_is_harmless() {
         let mut roster = Roster::of((0..3).map(|number| member(number, 1)));
         for digest in [RosterDigest(Vec::new()), RosterDigest(vec![0; 1_000])] {
             assert_eq!(roster.news(&digest).0.iter().flat_map(|(_, members)| members).count(), 3);

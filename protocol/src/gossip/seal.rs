@@ -1,5 +1,6 @@
 //! The encryption of packets: it identifies the sender, and protects against reading and changes
-//! from outside the cluster. The only file that names the cipher (XChaCha20-Poly1305).
+//! from outside the cluster. Replay protection is by the time of sealing alone: an old datagram
+//! is rejected. The only file that names the cipher (XChaCha20-Poly1305).
 //!
 //! ```text
 //! ┌─────────────┬─────────────┬─────────────┬───────────┬────────────┬──────────────┬──────────┐
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_the_key_opens_what_was_sealed_with_it() {
+    fn sealed_datagram_opens_with_key() {
         let ring = KeyRing::of(key(1));
         assert_eq!(sealed().len(), SEAL_BYTES + 5);
         assert_eq!(ring.open(&sealed(), 1_000), Ok((sender(), b"hello".to_vec())));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_of_the_ring_opens_and_no_other() {
+    fn only_ring_keys_open_datagrams() {
         let rotated = KeyRing { previous: Some(key(1)), current: key(2), next: Some(key(3)) };
         assert!(rotated.open(&sealed(), 1_000).is_ok());
         let later = KeyRing { previous: Some(key(3)), current: key(4), next: None };
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_of_a_datagram_can_be_changed() {
+    fn tampered_or_truncated_datagram_rejected() {
         let ring = KeyRing::of(key(1));
         for place in 0..sealed().len() {
             let mut datagram = sealed();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_datagram_is_not_taken_again() {
+    fn datagram_beyond_max_age_rejected() {
         let ring = KeyRing::of(key(1));
         assert!(ring.open(&sealed(), 1_000 + MAX_AGE_SECONDS).is_ok());
         assert!(ring.open(&sealed(), 1_000 - MAX_AGE_SECONDS).is_ok());
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_not_told_by_accident() {
+    fn debug_output_hides_key() {
         let ring = KeyRing { previous: None, current: key(200), next: None };
         assert!(!format!("{ring:?}").contains("[200, 200"));
     }

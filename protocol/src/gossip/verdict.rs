@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_servers_signed_is_read_by_everybody() {
+    fn server_signature_verifies() {
         let signer = VerdictSigner::new([7; 32]);
         let signed = signer.sign(&verdict());
         assert!(signed.len() <= MAX_VERDICT_BYTES, "{}", signed.len());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_anybody_else_signed_or_changed_is_not() {
+    fn forged_or_altered_verdict_rejected() {
         let signer = VerdictSigner::new([7; 32]);
         let foreign = VerdictSigner::new([8; 32]).sign(&verdict());
         assert_eq!(signer.key().read(&foreign), Err(VerdictError::Forged));

@@ -3,10 +3,10 @@
 //! input by a read-only view of the cluster and returns decisions, which [`crate::Core`] carries
 //! out in their order.
 
-use crate::core::proposals::{Origin, Proposals};
 use crate::input::CallToken;
 use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, not_leader};
 use crate::proposal::Proposal;
+use crate::proposals::{Origin, Proposals};
 use crate::raft::engine::MemberChange;
 use crate::raft::log::Membership;
 use crate::raft::message::{MessageKind, PeerMessage};

@@ -1,15 +1,14 @@
 //! Every input of a server: a closed list.
 
-use crate::autopilot::ServerRequest;
-use crate::checksum::Checksum;
-use crate::judge::NodeInput;
+use crate::durability::checksum::Checksum;
 use crate::proposal::Proposal;
-use crate::raft::log::SnapshotMeta;
+use crate::raft::log::{LogPosition, SnapshotMeta};
 use crate::raft::message::PeerMessage;
-use crate::setback::LogPosition;
 use crate::state::State;
 use bytes::Bytes;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime};
+use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
 
 /// Identifies the waiting caller of a reply; assigned by the shell, opaque to the core.
@@ -82,6 +81,54 @@ impl Input {
             | Self::Persisted(_)
             | Self::CheckpointDurable(_)
             | Self::Summed(..) => None,
+        }
+    }
+}
+
+/// An input of the failure detector from outside this server.
+#[derive(Debug)]
+pub enum NodeInput {
+    /// An agent's renewal of its node lease.
+    RenewLease(CallToken, Renewal),
+    /// A suspicion: the agent with the first lease could not reach the agents with the other leases
+    /// by mesh probes.
+    Suspect(CallToken, LeaseId, Vec<LeaseId>),
+    /// A node's reply to a challenge, see [`crate::outbox::ShellEffects::challenges`]; `None` if
+    /// the node was unreachable or did not reply in time.
+    Challenged(Challenge, Option<Box<NodeAnswer>>),
+    /// A node's reply that arrived through an agent, see
+    /// [`crate::outbox::ShellEffects::questions`].
+    AgentAnswered(Box<NodeAnswer>),
+}
+
+impl NodeInput {
+    /// Returns the caller that waits for a reply, if any.
+    pub(crate) fn caller(&self) -> Option<CallToken> {
+        match self {
+            Self::RenewLease(token, _) | Self::Suspect(token, ..) => Some(*token),
+            Self::Challenged(..) | Self::AgentAnswered(_) => None,
+        }
+    }
+}
+
+/// A request that concerns the servers of the quorum.
+#[derive(Debug)]
+pub enum ServerRequest {
+    /// An operator's request to transfer leadership; `None` selects any capable server.
+    TransferLeader(CallToken, Option<ServerId>),
+    /// A request to add a server of the roster; it is promoted to voter once it has caught up.
+    AddServer(CallToken, ServerId),
+    /// An operator's request to remove a server.
+    RemoveServer(CallToken, ServerId),
+}
+
+impl ServerRequest {
+    /// Returns the caller that waits for a reply.
+    pub(crate) fn caller(&self) -> CallToken {
+        match self {
+            Self::TransferLeader(token, _) | Self::AddServer(token, _) | Self::RemoveServer(token, _) => {
+                *token
+            }
         }
     }
 }

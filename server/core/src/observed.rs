@@ -12,7 +12,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Label values for the causes of lost sessions, in the order of [`Losses`].
+/// Label values for the causes of lost sessions, by [`LossCause::category`].
 pub const LOSS_CAUSES: [&str; 12] = [
     "destroyed",
     "ttl_expired",
@@ -28,19 +28,19 @@ pub const LOSS_CAUSES: [&str; 12] = [
     "key_deleted",
 ];
 
-/// Label values for the outcomes of mesh agents' suspicions, in the order of [`Accusation`].
-pub const ACCUSATION_OUTCOMES: [&str; 6] =
-    ["opened", "known", "ignored_accuser", "no_member", "too_many", "relayed"];
+/// Label values for the outcomes of mesh agents' suspicions, in the order of [`Suspicion`].
+pub const SUSPICION_OUTCOMES: [&str; 6] =
+    ["opened", "known", "ignored_reporter", "no_member", "too_many", "relayed"];
 
 /// The outcome of a suspicion that an agent reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accusation {
+pub enum Suspicion {
     /// It opened a check.
     Opened,
     /// The node is already under check, or has announced that it is away.
     Known,
     /// The reporting agent is not a healthy member, or was wrong too often.
-    IgnoredAccuser,
+    IgnoredReporter,
     /// No member has this lease.
     NoMember,
     /// Too many checks are open.
@@ -73,11 +73,15 @@ pub struct Observed {
     pub requests_timed_out: u64,
     /// Stalls of this server's disk that began.
     pub disk_stalls: u64,
+    /// Views that were not read and whose places were needed.
+    pub views_ended_idle: u64,
+    /// Backups and snapshots that were refused because too many were being read.
+    pub backups_refused: u64,
     /// From the proposal of a batch of commands to its commit.
     pub commits: Vec<Duration>,
     /// From enqueuing for a lock to its grant.
     pub lock_waits: Vec<Duration>,
-    /// Losses by cause, in the order of [`LOSS_CAUSES`].
+    /// Losses by category of their cause, see [`LOSS_CAUSES`].
     pub losses: [Losses; LOSS_CAUSES.len()],
     /// Those of the failure detector.
     pub judge: JudgeCounts,
@@ -104,8 +108,8 @@ pub struct JudgeCounts {
     pub renewals_refused: u64,
     /// Opened checks.
     pub checks_opened: u64,
-    /// Suspicions from agents in the mesh, in the order of [`Accusation`].
-    pub accusations: [u64; ACCUSATION_OUTCOMES.len()],
+    /// Suspicions from agents in the mesh, in the order of [`Suspicion`].
+    pub suspicions: [u64; SUSPICION_OUTCOMES.len()],
     /// Replies of nodes under check that arrived through agents before any server received one from
     /// the node.
     pub saved_by_agents: u64,
@@ -191,29 +195,10 @@ impl Observer {
     }
 
     fn lost(&mut self, loss: &Loss) {
-        let losses = &mut self.observed.losses[number_of(&loss.cause)];
+        let losses = &mut self.observed.losses[usize::from(loss.cause.category())];
         // The session of a deleted key lives.
         losses.sessions += u64::from(loss.cause != LossCause::KeyDeleted);
         losses.locks += loss.key_count;
-    }
-}
-
-/// Returns the index of a cause in [`LOSS_CAUSES`]. It also decides which loss the servers evict
-/// first, so it never changes: a new cause goes to the end.
-pub(crate) fn number_of(cause: &LossCause) -> usize {
-    match cause {
-        LossCause::Destroyed => 0,
-        LossCause::TtlExpired => 1,
-        LossCause::CheckCritical(_) | LossCause::CheckFailed { .. } => 2,
-        LossCause::CheckDeregistered(_) => 3,
-        LossCause::NodeDeregistered => 4,
-        LossCause::NodeFailed { .. } => 5,
-        LossCause::HostReplaced => 6,
-        LossCause::NodeLeft => 7,
-        LossCause::NodeForcedToLeave => 8,
-        LossCause::NodeReaped => 9,
-        LossCause::GivenUp { .. } => 10,
-        LossCause::KeyDeleted => 11,
     }
 }
 
@@ -221,6 +206,7 @@ pub(crate) fn number_of(cause: &LossCause) -> usize {
 mod tests {
     use super::*;
     use lockmesh_protocol::id::{NodeName, WallTime};
+    use lockmesh_protocol::lease::HealthWindow;
     use std::sync::Arc;
 
     fn at(millis: u64) -> Time {
@@ -228,19 +214,31 @@ mod tests {
     }
 
     #[test]
-    fn causes_keep_their_order_for_the_servers_evict_by_it() {
-        assert_eq!(
-            LOSS_CAUSES.join(" "),
-            "destroyed ttl_expired check_critical check_deregistered node_deregistered node_failed host_replaced \
-             node_left node_forced_to_leave node_reaped given_up key_deleted"
-        );
-        assert_eq!(number_of(&LossCause::GivenUp { silent_for: Duration::ZERO }), 10);
-        assert_eq!(number_of(&LossCause::KeyDeleted), 11);
-        assert_eq!(number_of(&LossCause::CheckFailed { check: "web".into(), output: String::new() }), 2);
+    fn each_cause_has_its_label() {
+        let window = HealthWindow::Default;
+        let node_failed =
+            LossCause::NodeFailed { window, confirmed_by: Vec::new(), silent_for: Duration::ZERO };
+        for (cause, label) in [
+            (LossCause::Destroyed, "destroyed"),
+            (LossCause::TtlExpired, "ttl_expired"),
+            (LossCause::CheckCritical("web".into()), "check_critical"),
+            (LossCause::CheckFailed { check: "web".into(), output: String::new() }, "check_critical"),
+            (LossCause::CheckDeregistered("web".into()), "check_deregistered"),
+            (LossCause::NodeDeregistered, "node_deregistered"),
+            (node_failed, "node_failed"),
+            (LossCause::HostReplaced, "host_replaced"),
+            (LossCause::NodeLeft, "node_left"),
+            (LossCause::NodeForcedToLeave, "node_forced_to_leave"),
+            (LossCause::NodeReaped, "node_reaped"),
+            (LossCause::GivenUp { silent_for: Duration::ZERO }, "given_up"),
+            (LossCause::KeyDeleted, "key_deleted"),
+        ] {
+            assert_eq!(LOSS_CAUSES[usize::from(cause.category())], label);
+        }
     }
 
     #[test]
-    fn a_commit_counts_once_a_batch_and_none_that_a_deposed_leader_left() {
+    fn commits_counted_per_batch_while_leader() {
         let mut observer = Observer::default();
         observer.proposed(at(0), LogIndex(3));
         observer.proposed(at(2), LogIndex(5));
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_count_by_cause_with_the_locks_that_were_held() {
+    fn losses_and_locks_counted_by_cause() {
         let loss = |cause, key_count| {
             let loss = Loss {
                 index: LogIndex(1),

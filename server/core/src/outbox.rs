@@ -3,7 +3,7 @@
 use crate::input::CallToken;
 use crate::raft::log::{LogWrite, SnapshotMeta};
 use crate::raft::message::PeerMessage;
-use crate::state::Removed;
+use crate::state::{Removed, ServiceTopic};
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
@@ -28,8 +28,8 @@ pub struct Outbox {
     pub refused_reads: Vec<(CallToken, Unavailable)>,
     /// Changes of the state, in log order.
     pub changes: Vec<Change>,
-    /// The folded names of the services whose indexes these changes moved.
-    pub services: BTreeSet<String>,
+    /// The services that these changes touched.
+    pub services: BTreeSet<ServiceTopic>,
     /// Corruption checks among these: the number of changes before each, and the metadata of a
     /// checkpoint of exactly that index. The shell makes these checkpoints and reports
     /// [`crate::Input::Summed`].

@@ -1,4 +1,5 @@
-//! Read index (ReadIndex of the Raft thesis, 6.4): one quorum round serves all waiting reads.
+//! Read index (ReadIndex of the Raft thesis, 6.4): one quorum round makes all waiting reads
+//! linearizable.
 //!
 //! A round proves that its leader, this server or the one that it follows, led when the round
 //! began. Readers that arrived earlier may read the state once everything that was committed at

@@ -1,4 +1,5 @@
-//! Upgrades of a cluster to a newer format: see [`lockmesh_protocol::format`] for formats.
+//! Upgrades of a cluster to a newer format, at the end of a rolling upgrade: see
+//! [`lockmesh_protocol::format`] for formats.
 //!
 //! Every server lists in its roster row the formats that its build reads. As soon as all of them
 //! read the next one, the leader proposes to raise the cluster's format; from then on commands of

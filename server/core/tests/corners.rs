@@ -114,7 +114,7 @@ fn forgotten() -> Reply {
 /// An agent that never raises its lowest sequence loses its oldest replies, and may not reuse their
 /// numbers.
 #[test]
-fn an_agent_has_a_bounded_number_of_replies() {
+fn replies_kept_per_agent_bounded() {
     let mut cluster = Cluster::new();
     let most = REPLIES_KEPT as u64;
     for sequence in 1..=most + 10 {
@@ -131,7 +131,7 @@ fn an_agent_has_a_bounded_number_of_replies() {
 
 /// Requests of an unregistered agent or of a later generation are rejected.
 #[test]
-fn only_a_registered_life_may_ask() {
+fn requests_need_registered_generation() {
     let mut cluster = Cluster::new();
     let of = |agent, generation| {
         Some(RequestId {
@@ -149,7 +149,7 @@ fn only_a_registered_life_may_ask() {
 
 /// A session with very many locks releases all at one index, and its loss names only some.
 #[test]
-fn a_session_of_ten_thousand_locks_ends_at_once() {
+fn session_end_releases_10000_locks() {
     let mut cluster = Cluster::new();
     cluster.create_session("s1");
     for number in 0..10_000 {
@@ -175,7 +175,7 @@ fn a_session_of_ten_thousand_locks_ends_at_once() {
 
 /// The loss history keeps the newest entries.
 #[test]
-fn the_loss_history_is_a_ring() {
+fn loss_history_keeps_newest() {
     let mut cluster = Cluster::new();
     for number in 0..LOSSES_KEPT + 5 {
         cluster.create_session(&format!("s{number}"));
@@ -189,7 +189,7 @@ fn the_loss_history_is_a_ring() {
 
 /// Neither a flood of sessions without locks nor one of another cause pushes out a loss.
 #[test]
-fn the_loss_history_is_kept_by_cause() {
+fn loss_history_survives_other_cause_flood() {
     let mut cluster = Cluster::new();
     cluster.apply(Command::RaiseFormat(3));
     let mut lose = |name: &str, keys: &[&str], end: fn(SessionId) -> Command| {
@@ -217,7 +217,7 @@ fn the_loss_history_is_kept_by_cause() {
 
 /// A key that is deleted while a session holds it is a loss of that session, which lives on.
 #[test]
-fn a_deleted_key_is_a_loss_of_its_holder() {
+fn deleted_key_is_holder_loss() {
     let mut cluster = Cluster::new();
     cluster.create_session("s1");
     let contender = format!("sem/{}", session("s1"));
@@ -248,7 +248,7 @@ fn a_deleted_key_is_a_loss_of_its_holder() {
 
 /// The gathered parts of a restore survive a restart.
 #[test]
-fn a_restore_goes_on_after_a_restart() {
+fn restore_parts_survive_restart() {
     let mut cluster = Cluster::new();
     cluster.create_session("s1");
     cluster.apply(acquire("a", "s1"));
@@ -275,7 +275,7 @@ fn a_restore_goes_on_after_a_restart() {
 
 /// A backup made during another restore does not include its parts.
 #[test]
-fn the_parts_of_another_restore_are_not_restored() {
+fn foreign_restore_parts_are_dropped() {
     let mut cluster = Cluster::new();
     cluster.apply(put("a"));
     cluster.apply(Command::Restore(RestoreStep::Begin { id: 1 }));
@@ -289,7 +289,7 @@ fn the_parts_of_another_restore_are_not_restored() {
 
 /// A queue has a maximum length; sessions in it may repeat their requests.
 #[test]
-fn a_full_queue_takes_nobody_more() {
+fn full_queue_rejects_new_waiter() {
     let mut cluster = Cluster::new();
     let name = |number: usize| format!("s{number}");
     let enqueue = |number| {
@@ -355,7 +355,7 @@ fn broken_rows_are_found_out() {
         cluster.apply(acquire("a", "s1"));
         assert_eq!(cluster.state.check(), Ok(()));
         rows.into_iter().for_each(|row| cluster.state.load(row));
-        cluster.state.check().expect_err("an invariant is violated")
+        cluster.state.check().expect_err("an invariant is violated").to_string()
     };
     let delay = LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(1) };
     let node = NodeName::from("n1");
@@ -435,7 +435,7 @@ fn unlocked(key: &str, fence: Fence) -> Entry {
 }
 
 #[test]
-fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
+fn server_admission_requires_bootstrap() {
     let newcomer = NewServer {
         node: "s2".into(),
         node_id: "2".into(),
@@ -457,7 +457,7 @@ fn no_server_is_admitted_before_the_first_ones_have_their_ids() {
 }
 
 #[test]
-fn a_cluster_that_is_rebuilt_under_the_old_id_begins_above_all_that_the_old_one_gave() {
+fn rebuilt_cluster_starts_above_old_indexes() {
     const OLD: &str = "6f2d0b6e-3c60-4d3f-9d5c-000000000001";
     let founder = |instance_id: &str| {
         let server = NewServer {
@@ -514,7 +514,7 @@ fn encoded(rows: &Rows) -> usize {
 }
 
 #[test]
-fn a_long_listing_is_built_from_a_view_of_its_moment() {
+fn long_listing_is_consistent_view() {
     const LIMIT: usize = 1 << 20;
     let queries = [
         Query::Entries(Key::from("many/")),
@@ -540,7 +540,7 @@ fn a_long_listing_is_built_from_a_view_of_its_moment() {
 }
 
 #[test]
-fn the_parts_of_a_listing_are_together_the_answer_of_its_moment() {
+fn listing_parts_form_consistent_answer() {
     let big = || "x".repeat(100_000).into();
     let mut cluster = crowded();
     (0..30).for_each(|number| {
@@ -586,7 +586,7 @@ fn joined(parts: Vec<Rows>) -> Rows {
 }
 
 #[test]
-fn a_replaced_coordinate_counts_against_the_limit_of_views() {
+fn replaced_coordinate_counts_toward_view_limit() {
     let mut cluster = Cluster::new();
     let replaced = [1.0, 1.0, 2.0].map(|height| {
         let before = cluster.state.replaced_bytes();
@@ -599,7 +599,7 @@ fn a_replaced_coordinate_counts_against_the_limit_of_views() {
 }
 
 #[test]
-fn a_listing_that_is_too_long_is_known_by_its_pages() {
+fn oversized_listing_detected_by_pages() {
     let cluster = crowded();
     let query = Query::Entries(Key::from("many/"));
     let whole = encoded(&cluster.state.query(&query).1);

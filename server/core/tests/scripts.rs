@@ -1,9 +1,9 @@
 //! Plays the stories in `src/state/scripts`: text files of commands, each followed by its effects.
 //!
 //! A line that begins with `> ` is a command; the lines up to the next empty one are the recorded
-//! reply and the changed rows. After every command the invariants hold, and a state rebuilt from
-//! the changes alone equals the original. `UPDATE_SCRIPTS=1` rewrites the recordings; review the
-//! difference.
+//! reply, with the indexes that became the command's own in brackets, and the changed rows. After
+//! every command the invariants hold, and a state rebuilt from the changes alone equals the
+//! original. `UPDATE_SCRIPTS=1` rewrites the recordings; review the difference.
 
 #![expect(
     clippy::disallowed_methods,

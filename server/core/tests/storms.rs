@@ -72,7 +72,7 @@ const TERM: Term = Term(3);
 proptest! {
     /// For any commands in any order, the state replies like the model, and has the same contents.
     #[test]
-    fn the_state_does_what_the_model_does(format in formats(), actions in actions(1..80)) {
+    fn state_matches_model(format in formats(), actions in actions(1..80)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
@@ -89,7 +89,7 @@ proptest! {
 
     /// After every command the invariants hold, and changes and rows describe the whole state.
     #[test]
-    fn the_state_is_the_sum_of_its_changes(format in formats(), actions in actions(1..60)) {
+    fn state_equals_replayed_changes(format in formats(), actions in actions(1..60)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
@@ -106,7 +106,7 @@ proptest! {
     /// If all sessions compete for one lock, and transactions pass it on past its queue, no session
     /// waits for a lock that it holds.
     #[test]
-    fn one_lock_has_one_holder_and_one_queue(format in formats(), actions in contention(1..40)) {
+    fn contended_lock_matches_model(format in formats(), actions in contention(1..40)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
@@ -120,7 +120,7 @@ proptest! {
 
     /// The same log gives the same replies, changes and state.
     #[test]
-    fn a_replay_is_the_same_run(format in formats(), actions in actions(1..60)) {
+    fn replay_is_deterministic(format in formats(), actions in actions(1..60)) {
         let (mut once, mut twice, mut model) = (Run::at(format), Run::at(format), Model::default());
         for action in actions {
             let command = action.command(&model);
@@ -133,7 +133,7 @@ proptest! {
     /// A reader that waits beyond its known index misses nothing: every change has a higher index.
     /// No index goes back, except where tombstones are reaped.
     #[test]
-    fn an_index_tells_of_every_change(format in formats(), actions in actions(1..60)) {
+    fn index_advances_with_every_change(format in formats(), actions in actions(1..60)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         an_index_tells_of(&mut run, &mut model, actions)?;
     }
@@ -141,7 +141,7 @@ proptest! {
     /// A repeated command changes nothing and gets the same reply, unless the lock that it acquired
     /// is lost.
     #[test]
-    fn a_repeated_command_is_done_once(format in formats(), actions in actions(1..60), deliveries in deliveries()) {
+    fn repeated_command_is_idempotent(format in formats(), actions in actions(1..60), deliveries in deliveries()) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         let mut sent: Vec<(RequestId, Command, Option<Arc<Applied>>)> = Vec::new();
@@ -199,7 +199,7 @@ proptest! {
     /// The holder of a lock before a restore may rely on it: if the backup has no holder, the lock
     /// cannot be acquired at once. All other locks are as in the backup.
     #[test]
-    fn a_restore_closes_what_was_held(format in formats(), before in actions(1..40), since in actions(1..40)) {
+    fn restore_delays_previously_held_locks(format in formats(), before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         play(&mut run, &mut model, before);
@@ -221,7 +221,7 @@ proptest! {
 
     /// A restore is new to every query, whatever index it knows: from before, or from the backup.
     #[test]
-    fn a_restore_is_news_to_everybody(format in formats(), before in actions(1..40), since in actions(1..40)) {
+    fn restore_wakes_every_query(format in formats(), before in actions(1..40), since in actions(1..40)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::Bootstrap { cluster_id: "here".into(), servers: Vec::new(), lease_key: LeaseKey([7; 32]) });
         play(&mut run, &mut model, before);
@@ -237,7 +237,7 @@ proptest! {
 
     /// A backup with missing rows is rejected or restored to a valid state; it never does harm.
     #[test]
-    fn a_broken_backup_does_no_harm(format in formats(), before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
+    fn incomplete_backup_keeps_state_valid(format in formats(), before in actions(1..40), kept in prop::collection::vec(any::<bool>(), 1..40)) {
         let (mut run, mut model) = (Run::at(format), Model::default());
         run.apply(None, Command::RegisterAgent(AgentRegistration::of(node("agent", "a"))));
         play(&mut run, &mut model, before.clone());
@@ -356,7 +356,7 @@ fn queries() -> Vec<Query> {
 
 /// Every kind of action occurs often enough.
 #[test]
-fn the_storms_reach_every_kind_of_answer() {
+fn actions_cover_every_reply_kind() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let (mut granted, mut delayed, mut held, mut queued, mut failed, mut done) = (0, 0, 0, 0, 0, 0);
     for _ in 0..200 {

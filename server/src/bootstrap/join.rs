@@ -3,7 +3,7 @@
 
 use super::BootstrapEvent;
 use crate::event_queue::{DriverEvent, EventSender};
-use lockmesh_net::{CallClient, Endpoint, random};
+use lockmesh_net::{CallClient, Endpoint, LinkError, random};
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::{NewServer, Server};
@@ -82,7 +82,7 @@ async fn call_until_done<T>(
                     Some(wanted) => return wanted,
                     None => "unexpected answer".into(),
                 },
-                Err(reason) => reason,
+                Err(error) => error.to_string(),
             };
             if log.is_new(&reason) {
                 tracing::warn!(address, %reason, "cannot {what}; retrying");
@@ -90,6 +90,23 @@ async fn call_until_done<T>(
         }
         tokio::time::sleep(backoff.next_pause()).await;
     }
+}
+
+/// The reason why neither a server nor the leader that it names carried out a request.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("{0}")]
+    Unavailable(Unavailable),
+    #[error("too many redirects: the servers disagree about the leader")]
+    Redirects,
+    #[error("the server at {address} has not learned its cluster yet")]
+    NoCluster { address: String },
+    #[error("the server at {address} belongs to the cluster {found}, not to {own}: correct `quorum.join`")]
+    OtherCluster { address: String, found: String, own: String },
+    #[error("the server at {address} did not report its cluster: {answer:?}")]
+    NoStatus { address: String, answer: Box<Response> },
 }
 
 /// Asks the server at an address, and the leader that it names.
@@ -101,39 +118,36 @@ async fn ask_leader(
     cluster_id: &str,
     address: &str,
     request: &Request,
-) -> Result<Response, String> {
+) -> Result<Response, AskError> {
     let mut address = address.to_owned();
     // A limit, since two servers may name each other while the leadership moves.
     for _ in 0..MAX_HINTS {
-        let connected = CallClient::connect_to(endpoint, &address).await;
-        let mut client = connected.map_err(|error| error.to_string())?;
+        let mut client = CallClient::connect_to(endpoint, &address).await?;
         compare_cluster(&mut client, cluster_id, &address).await?;
-        match client.call(request.clone(), TIMEOUT).await.map_err(|error| error.to_string())? {
+        match client.call(request.clone(), TIMEOUT).await? {
             // Not to itself: a server that names its own address is about to learn the new leader.
             Response::Unavailable(Unavailable::NotLeader { leader: Some(leader) }) if leader != address => {
                 address = leader;
             }
-            Response::Unavailable(reason) => return Err(reason.to_string()),
+            Response::Unavailable(reason) => return Err(AskError::Unavailable(reason)),
             response => return Ok(response),
         }
     }
-    Err("too many redirects: the servers disagree about the leader".into())
+    Err(AskError::Redirects)
 }
 
 /// Rejects a server of another cluster.
-async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &str) -> Result<(), String> {
-    let answer = client.call(Request::Status, TIMEOUT).await.map_err(|error| error.to_string())?;
-    match answer {
+async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &str) -> Result<(), AskError> {
+    let address = address.to_owned();
+    match client.call(Request::Status, TIMEOUT).await? {
         Response::Status(status) if status.cluster_id == cluster_id => Ok(()),
-        Response::Status(status) if status.cluster_id.is_empty() => {
-            Err(format!("the server at {address} has not learned its cluster yet"))
+        Response::Status(status) if status.cluster_id.is_empty() => Err(AskError::NoCluster { address }),
+        Response::Status(status) => {
+            let (found, own) = (status.cluster_id, cluster_id.to_owned());
+            Err(AskError::OtherCluster { address, found, own })
         }
-        Response::Status(status) => Err(format!(
-            "the server at {address} belongs to the cluster {}, not to {cluster_id}: correct `quorum.join`",
-            status.cluster_id
-        )),
-        Response::Unavailable(reason) => Err(reason.to_string()),
-        other => Err(format!("the server at {address} did not report its cluster: {other:?}")),
+        Response::Unavailable(reason) => Err(AskError::Unavailable(reason)),
+        other => Err(AskError::NoStatus { address, answer: Box::new(other) }),
     }
 }
 
@@ -175,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_server_of_the_cluster_that_was_chosen_is_asked() {
+    async fn only_chosen_cluster_is_asked() {
         let folder = tempfile::tempdir().expect("a folder");
         let certificates = Development::prepare(folder.path(), &"s1".into()).expect("certificates");
         let identity = certificates.identity(Role::Server).expect("a server's certificate");
@@ -201,8 +215,10 @@ mod tests {
             let (answer, others) = tokio::join!(asking, serve(&listening, cluster_id));
             assert_eq!(others, usize::from(refusal.is_none()), "{cluster_id:?}: {answer:?}");
             match refusal {
-                None => assert_eq!(answer, Ok(Response::Done)),
-                Some(words) => assert!(answer.as_ref().is_err_and(|why| why.contains(words)), "{answer:?}"),
+                None => assert!(matches!(answer, Ok(Response::Done)), "{answer:?}"),
+                Some(words) => {
+                    assert!(answer.as_ref().is_err_and(|why| why.to_string().contains(words)), "{answer:?}");
+                }
             }
         }
     }

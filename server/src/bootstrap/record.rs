@@ -5,7 +5,7 @@
 
 use crate::store::Origins;
 use lockmesh_net::files::FileError;
-use lockmesh_net::private;
+use lockmesh_net::{owner, private};
 use lockmesh_protocol::bootstrap::BootstrapPlan;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::record::Server;
@@ -136,7 +136,7 @@ impl Record {
     /// Reads the record of a data folder; `None` if there is no file.
     pub(crate) fn read(folder: &Path) -> Result<Option<Self>, RecordError> {
         let path = folder.join(Self::FILE);
-        let text = match fs::read_to_string(&path) {
+        let text = match owner::read(&path) {
             Ok(text) => text,
             // A new data folder. Only a missing file proves it: any other error may hide a promise.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -223,7 +223,7 @@ mod tests {
     use lockmesh_protocol::id::ServerId;
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_record_reads_back() {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         assert_eq!(Record::read(&data).unwrap(), None);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_of_a_member_are_copies_and_unknown_ones_are_not() {
+    fn changed_member_files_are_copies() {
         let membership = Membership { server: ServerId(3), cluster_id: "c".into(), servers: Vec::new() };
         let mut record = Record::fresh("b".into());
         // The files are made before the record says that their server is a member: a crash in
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused() {
+    fn damaged_record_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         for text in ["", "{}", r#"{"instance_id": "b", "state": "free"}"#, r#"{"version": 2}"#] {
             std::fs::write(folder.path().join(Record::FILE), text).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_version_is_refused_by_name() {
+    fn other_record_version_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         // The first was written by the builds that had no versions of rows.
         let others = [

@@ -245,7 +245,7 @@ mod tests {
     use lockmesh_protocol::rpc::Joined;
 
     #[tokio::test]
-    async fn a_call_that_comes_with_the_end_is_answered() {
+    async fn call_behind_join_is_answered() {
         let folder = tempfile::tempdir().expect("a folder");
         let certificates = Development::prepare(folder.path(), &"s1".into()).expect("they can be made");
         let identity = certificates.identity(Role::Server).expect("a certificate");

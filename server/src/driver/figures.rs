@@ -62,6 +62,8 @@ fn show_levels(figures: &Figures) {
     metrics::show_flag(&metrics::LOWERED_PRIORITY, figures.has_lowered_priority);
     metrics::show_flag(&metrics::NODE_BRAKE, figures.is_braking);
     let levels = [
+        (&metrics::VOTERS, figures.voters as u64),
+        (&metrics::FAILURE_TOLERANCE, figures.failure_tolerance as u64),
         (&metrics::TERM, figures.term.0),
         (&metrics::LAST_INDEX, figures.last_index.0),
         (&metrics::COMMIT_INDEX, figures.commit_index.0),
@@ -108,9 +110,12 @@ pub(super) fn count(observed: &Observed) {
     metrics::GIVEN_UP_BY_ANSWER.inc_by(observed.judge.given_up_by_answer);
     metrics::MESH_SYNCS.inc_by(observed.mesh.syncs);
     metrics::DISK_STALLS.inc_by(observed.disk_stalls);
+    metrics::VIEWS_ENDED_IDLE.inc_by(observed.views_ended_idle);
+    metrics::BACKUPS_REFUSED.inc_by(observed.backups_refused);
     metrics::REQUESTS_TIMED_OUT.inc_by(observed.requests_timed_out);
     metrics::add(&metrics::USER_EVENTS[..], &observed.mesh.events);
-    metrics::add(&metrics::ACCUSATIONS[..], &observed.judge.accusations);
+    metrics::add(&metrics::SUSPICIONS[..], &observed.judge.suspicions);
+    metrics::add(&metrics::SUSPICIONS_BY_OLD_NAME[..], &observed.judge.suspicions);
     metrics::add(&metrics::NODE_VERDICTS[..], &observed.judge.verdicts);
 }
 

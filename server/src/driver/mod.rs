@@ -25,16 +25,17 @@ use crate::event_queue::{DriverEvent, EventReceiver, EventSender, Outgoing};
 use crate::health::Health;
 use crate::metrics;
 use crate::peers::{Peers, VERSION};
-use crate::snapshot::{CheckpointSource, Fetch, Fetched};
+use crate::snapshot::{CheckpointSource, DownloadError, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreHandle};
 use connections::Connections;
 use figures::Publisher;
+use lockmesh_core::durability::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::frontend::{
-    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, Event, Frontend, FrontendConfig,
-    NotReady, PartWanted, RosterChange, SnapshotFetch, Storage,
+    Actions, Announcement, AnswerKind, CallAnswer, Event, Frontend, FrontendConfig, NotReady, OpenReader,
+    PartWanted, RosterChange, SnapshotFetch, Storage,
 };
-use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{Core, Input};
+use lockmesh_net::admission::Admission;
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use lockmesh_protocol::record::Server;
@@ -44,12 +45,15 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// The maximum number of events per turn.
 const EVENTS_PER_TURN: usize = 4_096;
+
+/// The interval at which the admission of handshakes learns the addresses of agents and servers.
+const ROSTER_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The driver's limits.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,7 @@ pub(crate) struct DriverParts {
     pub(crate) limits: DriverLimits,
     pub(crate) storage: StorageConfig,
     pub(crate) peers: Arc<Peers>,
+    pub(crate) admission: Admission,
     pub(crate) record: Record,
     pub(crate) data_dir: PathBuf,
     pub(crate) health: Health,
@@ -85,6 +90,8 @@ pub(crate) struct Driver {
     challenger: Challenger,
     started: Instant,
     peers: Arc<Peers>,
+    /// The admission of handshakes, and the next time at which it learns the roster's addresses.
+    admission: (Admission, Time),
     /// The data folder's record of the quorum.
     record: Record,
     data_dir: PathBuf,
@@ -110,6 +117,7 @@ impl Driver {
             limits,
             storage,
             peers,
+            admission,
             record,
             data_dir,
             health,
@@ -135,6 +143,7 @@ impl Driver {
             challenger: Challenger::new(Arc::clone(&peers)),
             started: Instant::now(),
             peers,
+            admission: (admission, Time(0)),
             record,
             data_dir,
             next: vec![own_version],
@@ -240,6 +249,11 @@ impl Driver {
             let (figures, not_ready) = (self.frontend.figures(now), self.frontend.not_ready(now));
             self.peers.note_led(!not_ready.iter().any(NotReady::is_leaderless));
             self.publisher.show(&figures, not_ready, self.started);
+            let (admission, next) = &mut self.admission;
+            if *next <= now {
+                *next = now + ROSTER_INTERVAL;
+                admission.know_only(self.frontend.core().state().addresses());
+            }
         }
     }
 
@@ -309,13 +323,15 @@ impl Driver {
 
     /// Opens readers of the durable checkpoint, and requests parts from open ones.
     fn read_checkpoint(&mut self, actions: &mut Actions) {
-        for (reader, to) in actions.open_readers.drain(..) {
-            match self.connections.of(to) {
-                Some(replies) => self.open_reader(reader, Question { number: 0, call: to.call, replies }),
+        for reader in actions.open_readers.drain(..) {
+            let call = reader.first.call;
+            match self.connections.of(reader.first) {
+                Some(replies) => self.open_reader(reader, Question { number: 0, call, replies }),
                 // The frontend counts it as open.
-                None => self.next.push(Event::ReaderClosed),
+                None => self.next.push(Event::ReaderClosed(reader.number)),
             }
         }
+        actions.close_readers.drain(..).for_each(|reader| self.backups.close(reader));
         for PartWanted { reader, number, to } in actions.parts.drain(..) {
             if let Some(replies) = self.connections.of(to) {
                 self.backups.request_part(reader, Question { number, call: to.call, replies });
@@ -371,15 +387,16 @@ impl Driver {
         writes.is_empty() || self.store.write(writes).is_ok()
     }
 
-    fn open_reader(&mut self, reader: CheckpointReader, first: Question) {
+    fn open_reader(&mut self, reader: OpenReader, first: Question) {
         match self.store.backup() {
             Ok(checkpoint) => {
-                self.backups.begin(CheckpointSource::new(reader, checkpoint), first, self.sender.clone());
+                let source = CheckpointSource::new(reader.kind, checkpoint);
+                self.backups.begin(reader.number, source, first, self.sender.clone());
             }
             Err(error) => {
                 let why = Response::Unavailable(Unavailable::Disk(error.to_string()));
                 first.replies.answer(first.call, why);
-                self.next.push(Event::ReaderClosed);
+                self.next.push(Event::ReaderClosed(reader.number));
             }
         }
     }
@@ -418,7 +435,7 @@ impl Driver {
         let SnapshotFetch { from, least } = fetch;
         let Some(address) = self.peers.address(from) else {
             // The leader offers its snapshot again, and the address may be known by then.
-            let failed = self.fetched(Err(format!("the address of server {from} is unknown")));
+            let failed = self.fetched(Err(DownloadError::NoAddress(from)));
             return self.next.push(failed);
         };
         // A retry is no news.
@@ -431,7 +448,7 @@ impl Driver {
         self.peers.spawn(|endpoint| Fetch { endpoint, from, address, least, cluster_id }.run(sender));
     }
 
-    fn fetched(&mut self, fetched: Result<Box<Fetched>, String>) -> Event {
+    fn fetched(&mut self, fetched: Result<Box<Fetched>, DownloadError>) -> Event {
         Event::SnapshotFetched(match fetched {
             Ok(fetched) => {
                 self.fetch_log.reset();
@@ -440,7 +457,7 @@ impl Driver {
                 Some((mark, state))
             }
             Err(reason) => {
-                if self.fetch_log.is_new(&reason) {
+                if self.fetch_log.is_new(&reason.to_string()) {
                     tracing::warn!(%reason, "cannot fetch a snapshot; retrying");
                 }
                 None

@@ -1,14 +1,14 @@
 //! The messages on a Raft stream between servers: a hello and its answer, then Raft messages until
 //! its end.
 
+use lockmesh_core::raft::log::LogPosition;
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::rpc::frame_messages;
 use serde::{Deserialize, Serialize};
 
-/// The version of this program.
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The version of this program, with the commit of its build if known.
+pub(crate) const VERSION: &str = env!("LOCKMESH_BUILD");
 
 /// The first message on a stream, and the answer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -223,7 +223,7 @@ mod tests {
     use super::super::{Me, Peers};
     use super::PeerLink;
     use crate::event_queue::event_queue;
-    use lockmesh_core::setback::LogPosition;
+    use lockmesh_core::raft::log::LogPosition;
     use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::id::ServerId;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_answers_as_another_one_or_from_another_cluster_is_refused() {
+    async fn wrong_server_or_cluster_rejected() {
         let folder = tempfile::tempdir().expect("a folder");
         let certificates = Development::prepare(folder.path(), &"s2".into()).expect("certificates");
         let identity = certificates.identity(Role::Server).expect("a server's certificate");

@@ -28,9 +28,10 @@ pub(crate) use hello::{HelloFrame, PeerFrame, VERSION};
 use crate::event_queue::EventSender;
 use link::PeerLink;
 use lockmesh_core::Input;
+use lockmesh_core::durability::setback::SetBack;
 use lockmesh_core::frontend::Event;
+use lockmesh_core::raft::log::{LogPosition, PeerMemory};
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::{LogPosition, PeerMemory, SetBack};
 use lockmesh_net::{Endpoint, Peer, QuicOptions};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::record::Server;
@@ -113,7 +114,9 @@ pub(crate) enum Refused {
     NotYet,
     /// The other server was removed from the quorum.
     Removed,
-    /// The other server is not allowed to connect.
+    /// The other server is of another cluster, means another server, or was set back.
+    Mismatched(String),
+    /// The certificate of the other server is not that of the server's node.
     Denied(String),
 }
 
@@ -244,10 +247,10 @@ impl Peers {
     /// Authenticates another server; returns the hello that answers it.
     pub(crate) fn admit(&self, hello: &Hello, peer: &Peer) -> Result<Hello, Refused> {
         let me = self.me.get().ok_or(Refused::NotYet)?;
-        let denied = |reason: String| Err(Refused::Denied(reason));
+        let mismatched = |reason: String| Err(Refused::Mismatched(reason));
         // First, since ids of different clusters are not comparable.
         if hello.cluster_id != me.cluster_id {
-            return denied(format!(
+            return mismatched(format!(
                 "it belongs to the cluster {}, this server to {}: to make it join this one, stop it and empty its \
                  data folder",
                 hello.cluster_id, me.cluster_id
@@ -256,11 +259,11 @@ impl Peers {
         // An address may belong to another server by now; messages for that one must not be counted
         // here.
         if hello.to != me.id {
-            return denied(format!("it expects server {}, but this is server {}", hello.to, me.id));
+            return mismatched(format!("it expects server {}, but this is server {}", hello.to, me.id));
         }
         // A copied data folder, or two servers with one configuration.
         if hello.from == me.id {
-            return denied(format!("it has the same id as this server, {}", me.id));
+            return mismatched(format!("it has the same id as this server, {}", me.id));
         }
         let node = peer.node.folded();
         let mut rows = self.write();
@@ -272,14 +275,14 @@ impl Peers {
         }
         match rows.servers.get(&hello.from) {
             None => Err(Refused::Removed),
-            Some(row) if row.node != node => denied(format!(
+            Some(row) if row.node != node => Err(Refused::Denied(format!(
                 "its certificate names the node {}, but server {} is the node {}",
                 peer.node, hello.from, row.node
-            )),
+            ))),
             Some(row) => {
                 // Before it is admitted: none of its messages may count if its disk was set back.
                 if let Err(set_back) = self.compare(hello, self.remembers(hello.from)) {
-                    return denied(set_back.to_string());
+                    return mismatched(set_back.to_string());
                 }
                 row.queue.move_to(&hello.address);
                 // The server is up, so calling it at once is worthwhile: the next election may

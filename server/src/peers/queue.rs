@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_too_much_is_lost_and_room_comes_back() {
+    async fn excess_messages_dropped_until_drained() {
         let queue = PeerQueue::new(String::new());
         assert!((0..MAX_MESSAGES).all(|_| queue.push(message(1))));
         assert!(!queue.push(message(1)));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_waits_for_a_server_that_is_down() {
+    async fn nothing_queued_while_server_down() {
         let queue = PeerQueue::new(String::new());
         assert!(queue.push(message(1)) && !queue.is_up());
         queue.down();

@@ -10,10 +10,10 @@
 
 use super::{Me, Peers};
 use lockmesh_net::client::resolve;
-use lockmesh_net::{CallClient, Endpoint};
+use lockmesh_net::{CallClient, Endpoint, LinkError};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::log_on_change::LogOnChange;
-use lockmesh_protocol::rpc::{Request, Response, Status};
+use lockmesh_protocol::rpc::{Request, Response, Status, Unavailable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -36,18 +36,30 @@ fn searches_members(leaderless_for: Option<Duration>, join: &[String]) -> bool {
     !join.is_empty() && leaderless_for.is_some_and(|time| time >= SEARCH_AFTER)
 }
 
+/// The reason why no member was found at an address.
+#[derive(Debug, thiserror::Error)]
+enum NoMember {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("{0}")]
+    Unavailable(Unavailable),
+    #[error("unexpected answer: {0:?}")]
+    Unexpected(Box<Response>),
+    #[error("the server has not learned its cluster yet")]
+    NoCluster,
+    #[error("the server belongs to the cluster {found}, not to {own}: correct `quorum.join`")]
+    OtherCluster { found: String, own: String },
+}
+
 /// Returns the server that answered at an address.
 ///
 /// # Errors
 /// It belongs to no cluster, or to another one.
-fn identify(me: &Me, status: &Status) -> Result<ServerId, String> {
+fn identify(me: &Me, status: &Status) -> Result<ServerId, NoMember> {
     match &status.cluster_id {
         cluster if *cluster == me.cluster_id => Ok(status.server),
-        cluster if cluster.is_empty() => Err("the server has not learned its cluster yet".into()),
-        cluster => {
-            let own = &me.cluster_id;
-            Err(format!("the server belongs to the cluster {cluster}, not to {own}: correct `quorum.join`"))
-        }
+        cluster if cluster.is_empty() => Err(NoMember::NoCluster),
+        found => Err(NoMember::OtherCluster { found: found.clone(), own: me.cluster_id.clone() }),
     }
 }
 
@@ -61,7 +73,7 @@ pub(super) struct Search {
 }
 
 /// One call: the address, and the server there with the node of its certificate.
-type Called = (SocketAddr, Result<(Status, NodeName), String>);
+type Called = (SocketAddr, Result<(Status, NodeName), NoMember>);
 
 impl Search {
     pub(super) fn new(peers: Weak<Peers>, endpoint: Arc<Endpoint>, join: Vec<String>) -> Self {
@@ -166,7 +178,7 @@ impl Search {
                     );
                 }
             }
-            Err(reason) => self.complain(&address, &reason),
+            Err(reason) => self.complain(&address, &reason.to_string()),
         }
     }
 
@@ -182,25 +194,25 @@ impl Search {
 }
 
 /// Asks the server at an address for its identity.
-async fn request_status(endpoint: &Endpoint, address: SocketAddr) -> Result<(Status, NodeName), String> {
-    let mut client = CallClient::connect(endpoint, address).await.map_err(|error| error.to_string())?;
+async fn request_status(endpoint: &Endpoint, address: SocketAddr) -> Result<(Status, NodeName), NoMember> {
+    let mut client = CallClient::connect(endpoint, address).await?;
     let node = client.peer().node.clone();
-    match client.call(Request::Status, TIMEOUT).await.map_err(|error| error.to_string())? {
+    match client.call(Request::Status, TIMEOUT).await? {
         Response::Status(status) => Ok((status, node)),
-        Response::Unavailable(reason) => Err(reason.to_string()),
-        other => Err(format!("unexpected answer: {other:?}")),
+        Response::Unavailable(reason) => Err(NoMember::Unavailable(reason)),
+        other => Err(NoMember::Unexpected(Box::new(other))),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Me, SEARCH_AFTER, identify, searches_members};
+    use super::{Me, NoMember, SEARCH_AFTER, identify, searches_members};
     use lockmesh_protocol::id::ServerId;
     use lockmesh_protocol::rpc::Status;
     use std::time::Duration;
 
     #[test]
-    fn only_a_server_without_a_leader_for_long_searches() {
+    fn search_requires_long_leader_loss() {
         let join = ["s2:8300".to_owned()];
         let short = SEARCH_AFTER - Duration::from_millis(1);
         assert!(searches_members(Some(SEARCH_AFTER), &join));
@@ -210,16 +222,16 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_of_the_own_cluster_is_a_member() {
+    fn servers_of_other_clusters_rejected() {
         let me = Me { id: ServerId(1), cluster_id: "c".into(), address: String::new() };
         let status = |cluster_id: &str| Status {
             cluster_id: cluster_id.into(),
             server: ServerId(2),
             ..Status::default()
         };
-        assert_eq!(identify(&me, &status("c")), Ok(ServerId(2)));
-        let other = identify(&me, &status("d")).expect_err("another cluster");
+        assert_eq!(identify(&me, &status("c")).expect("the same cluster"), ServerId(2));
+        let other = identify(&me, &status("d")).expect_err("another cluster").to_string();
         assert!(other.contains("belongs to the cluster d, not to c: correct `quorum.join`"), "{other}");
-        assert!(identify(&me, &status("")).expect_err("no cluster").contains("not learned"));
+        assert!(matches!(identify(&me, &status("")), Err(NoMember::NoCluster)));
     }
 }

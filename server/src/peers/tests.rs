@@ -6,8 +6,8 @@ use crate::rpc::counters::RpcCounters;
 use crate::rpc::{RpcOptions, RpcService};
 use lockmesh_core::Input;
 use lockmesh_core::frontend::Event;
+use lockmesh_core::raft::log::{LogPosition, PeerMemory};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::setback::{LogPosition, PeerMemory};
 use lockmesh_net::{Development, Endpoint, Peer, QuicOptions, Role};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
@@ -81,7 +81,7 @@ fn message(from: u64, to: u64) -> (ServerId, PeerMessage) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
+async fn admission_follows_roster_and_certificate() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = place(&folder, 1, "127.0.0.1:0");
     let peer = |node: &str| Peer { role: Role::Server, node: node.into() };
@@ -98,7 +98,8 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
         Ok(answer) => format!("{} to {}", answer.from, answer.to),
         Err(Refused::NotYet) => "not yet".into(),
         Err(Refused::Removed) => "removed".into(),
-        Err(Refused::Denied(reason)) => reason,
+        Err(Refused::Mismatched(reason)) => reason,
+        Err(Refused::Denied(reason)) => format!("denied: {reason}"),
     };
     assert_eq!(admit(hello(2, 1, "c"), "s2"), "not yet");
     place.begin(1);
@@ -111,12 +112,12 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
     assert!(admit(hello(2, 1, "other"), "s2").starts_with("it belongs to the cluster other"));
     assert!(admit(hello(2, 3, "c"), "s2").contains("it expects server 3"));
     assert!(admit(hello(1, 1, "c"), "s1").contains("the same id as this server"));
-    assert!(admit(hello(2, 1, "c"), "s4").contains("its certificate names the node s4"));
+    assert!(admit(hello(2, 1, "c"), "s4").contains("denied: its certificate names the node s4"));
     for removed in [3, 5] {
         assert_eq!(admit(hello(removed, 1, "c"), "s3"), "removed");
     }
     assert_eq!(admit(hello(6, 1, "c"), "s6"), "1 to 6", "unknown to this server so far");
-    assert!(admit(hello(6, 1, "c"), "s7").contains("its certificate names the node s7"));
+    assert!(admit(hello(6, 1, "c"), "s7").contains("denied: its certificate names the node s7"));
     place.peers.update(servers[..2].iter(), ServerId(5));
     assert!(place.peers.is_member(ServerId(6)) && !place.peers.is_member(ServerId(4)));
     place.peers.update(servers.iter(), ServerId(6));
@@ -132,7 +133,7 @@ async fn who_speaks_is_who_the_roster_and_the_certificate_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_moved_is_found_by_its_certificate_and_id() {
+async fn moved_server_found_by_certificate() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = place(&folder, 1, "127.0.0.1:0");
     place.begin(1);
@@ -148,7 +149,7 @@ async fn a_server_that_moved_is_found_by_its_certificate_and_id() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
+async fn set_back_server_rejected_and_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let place = place(&folder, 1, "127.0.0.1:0");
     let at = |term, index| LogPosition { term: Term(term), last_index: LogIndex(index) };
@@ -168,7 +169,7 @@ async fn who_holds_less_than_the_other_remembers_is_refused_and_told() {
         match place.peers.admit(&hello, &peer) {
             Ok(answer) => Ok((answer.position, answer.remembers)),
             Err(Refused::NotYet | Refused::Removed) => Err("not yet".into()),
-            Err(Refused::Denied(reason)) => Err(reason),
+            Err(Refused::Denied(reason) | Refused::Mismatched(reason)) => Err(reason),
         }
     };
     assert_eq!(admit(at(5, 650), Some(at(5, 700))), Ok((at(5, 700), Some(at(5, 650)))));
@@ -194,7 +195,7 @@ async fn send_repeatedly(peers: Arc<Peers>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_said_arrives_also_after_the_other_one_came_back() {
+async fn messages_arrive_after_peer_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let one = place(&folder, 1, "127.0.0.1:0");
     let mut other = place(&folder, 2, "127.0.0.1:0");
@@ -224,7 +225,7 @@ async fn what_is_said_arrives_also_after_the_other_one_came_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_removed_is_not_heard_on_the_stream_that_it_has() {
+async fn removed_server_loses_open_stream() {
     let folder = tempfile::tempdir().expect("a folder");
     let (one, other) = (place(&folder, 1, "127.0.0.1:0"), place(&folder, 2, "127.0.0.1:0"));
     let servers = [server(1, &one.address.to_string()), server(2, &other.address.to_string())];

@@ -76,9 +76,10 @@ impl Stream {
             Call::Begin(call, request) => (call, request),
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
-                self.replies.cancel(call);
                 // Also after its answer: the view or backup that it began would be kept.
-                return Some(Event::Cancel(CallRef { caller: self.replies.caller(), call }).into());
+                let is_held = self.replies.cancel(call);
+                let cancel = || Event::Cancel(CallRef { caller: self.replies.caller(), call });
+                return is_held.then(|| cancel().into());
             }
         };
         match self.replies.begin(call, arrived) {

@@ -32,12 +32,18 @@ pub struct RpcCounters {
     pub peer_messages: AtomicU64,
     /// Messages of other servers dropped because the driver's event queue was full.
     pub peer_dropped: AtomicU64,
-    /// Peers rejected because all connections were in use.
+    /// Agents rejected because all connections were in use.
     pub full: Refusals,
+    /// Connections closed because their node opened newer ones.
+    pub displaced: Refusals,
     /// Peers rejected for now because too many handshakes were in progress.
     pub crowded: Refusals,
+    /// Peers whose address was validated first because many handshakes were in progress.
+    pub retries: AtomicU64,
     /// Peers without a trusted certificate, or that did not finish the handshake.
     pub strangers: Refusals,
+    /// Servers that were removed, belong to another cluster, or mean another server.
+    pub mismatched: Refusals,
     /// Peers whose certificate does not allow their request.
     pub denied: Refusals,
     /// Peers that sent malformed data.
@@ -91,7 +97,7 @@ mod tests {
     use super::Refusals;
 
     #[test]
-    fn a_flood_is_counted_and_said_once() {
+    fn flood_logged_once_with_count() {
         let refusals = Refusals::default();
         assert_eq!(refusals.due(1), Some(0));
         assert_eq!(refusals.due(2), None);

@@ -17,59 +17,53 @@ pub mod counters;
 mod long;
 mod raft;
 mod service;
+#[cfg(test)]
+mod tests;
 
 pub use service::{RpcOptions, RpcService};
 
 use crate::event_queue::{Caller, ReplySink};
+use counters::one_more;
+use lockmesh_net::admission::{Admitted, HandshakeTurn, NodeConnections, Place};
 use lockmesh_net::quic::Arrival;
-use lockmesh_net::{Connection, Endpoint, LinkError, Purpose};
-use std::sync::Arc;
+use lockmesh_net::{Close, Connection, Endpoint, LinkError, Purpose, Role};
 use std::sync::atomic::Ordering;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 impl RpcService {
     /// Accepts connections until the endpoint is closed.
     pub async fn run(self, endpoint: Arc<Endpoint>) {
-        let permits = Arc::new(Semaphore::new(self.options.connections));
-        let handshakes = Arc::new(Semaphore::new(self.options.handshakes));
         while let Some(arrival) = endpoint.accept().await {
-            // Before the handshake, which is the expensive part: a crowd must not take the
-            // processor too.
-            let Ok(permit) = permits.clone().try_acquire_owned() else {
-                let limit = self.options.connections;
-                self.counters.full.count_and_warn(|| {
-                    format!("rejected {}: connection limit reached ({limit})", arrival.remote_address())
-                });
-                arrival.refuse();
-                continue;
-            };
-            // Handshakes in progress must end before their callers time out and start again: of a
-            // crowd that all start at once, none would finish.
-            let Ok(turn) = handshakes.clone().try_acquire_owned() else {
-                let limit = self.options.handshakes;
-                self.counters.crowded.count_and_warn(|| {
-                    format!(
-                        "rejected {} for now: handshake limit reached ({limit})",
-                        arrival.remote_address()
-                    )
-                });
-                arrival.refuse();
-                continue;
-            };
-            tokio::spawn(self.clone().welcome(arrival, turn, permit));
+            let remote = arrival.remote_address();
+            // Before the handshake, which is the expensive part. Of a crowd that all start at once,
+            // none would finish before its peer times out and starts again.
+            match self.admission.admit(arrival) {
+                Admitted::Yes(arrival, turn) => drop(tokio::spawn(self.clone().welcome(arrival, turn))),
+                Admitted::Retried => one_more(&self.counters.retries),
+                Admitted::Refused => {
+                    let limit = self.options.handshakes;
+                    self.counters.crowded.count_and_warn(|| {
+                        format!("rejected {remote} for now: handshake limit or its share reached ({limit})")
+                    });
+                }
+            }
         }
     }
 
-    async fn welcome(self, arrival: Arrival, turn: OwnedSemaphorePermit, _place: OwnedSemaphorePermit) {
+    async fn welcome(self, arrival: Arrival, turn: HandshakeTurn) {
         let remote = arrival.remote_address();
         let handshake = tokio::time::timeout(self.options.handshake_time, arrival.handshake()).await;
         drop(turn);
         let reason = match handshake {
             Ok(Ok(connection)) => {
+                // It may be one that the roster does not have, such as that of a NAT.
+                self.admission.know(remote.ip());
+                let Some(place) = self.take_place(&connection) else { return };
                 tracing::debug!(%remote, peer = %connection.peer(), "connected");
                 self.counters.connections.fetch_add(1, Ordering::Relaxed);
                 let reason = self.serve(&connection).await;
                 self.counters.connections.fetch_sub(1, Ordering::Relaxed);
+                self.agents().leave(&connection.peer().node, place);
                 tracing::debug!(%remote, peer = %connection.peer(), reason, "disconnected");
                 return;
             }
@@ -79,6 +73,38 @@ impl RpcService {
             Err(_) => "the handshake timed out".into(),
         };
         self.counters.strangers.count_and_warn(|| format!("rejected {remote}: {reason}"));
+    }
+
+    /// Returns the number of an agent's place; `None` if there was none, and the connection was
+    /// closed. Servers are not limited: the quorum depends on them.
+    fn take_place(&self, connection: &Connection) -> Option<u64> {
+        let (peer, limit) = (connection.peer(), self.options.connections);
+        if peer.role == Role::Server {
+            return Some(0);
+        }
+        let place = self.agents().enter(&peer.node, connection.clone());
+        match place {
+            Place::Number(number, displaced) => {
+                if let Some(displaced) = displaced {
+                    let reason = "this node has too many connections, and opened a newer one";
+                    displaced.close(Close::Displaced, reason);
+                    self.counters
+                        .displaced
+                        .count_and_warn(|| format!("closed a connection of {peer}: {reason}"));
+                }
+                Some(number)
+            }
+            Place::Full => {
+                let reason = format!("connection limit reached ({limit})");
+                connection.close(Close::Full, &reason);
+                self.counters.full.count_and_warn(|| format!("rejected {peer}: {reason}"));
+                None
+            }
+        }
+    }
+
+    fn agents(&self) -> MutexGuard<'_, NodeConnections<Connection>> {
+        self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves every stream of a connection until the connection ends; returns the reason.
@@ -101,7 +127,8 @@ impl RpcService {
                 }
                 Ok((Purpose::Raft, sender, receiver)) => {
                     let Some(peers) = self.peers.clone() else {
-                        return self.deny(connection, "this server has no quorum");
+                        self.mismatch(connection, "this server has no quorum");
+                        return "this server has no quorum".into();
                     };
                     let stream =
                         raft::RaftStream { service: self.clone(), peers, connection: connection.clone() };

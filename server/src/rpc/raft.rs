@@ -35,6 +35,7 @@ impl RaftStream {
             // No error: this server still forms or joins a quorum, and the other one retries.
             Err(Refused::NotYet) => return self.connection.close(Close::Done, "not a member yet"),
             Err(Refused::Removed) => return self.report_removal(hello.from),
+            Err(Refused::Mismatched(reason)) => return self.service.mismatch(&self.connection, &reason),
             Err(Refused::Denied(reason)) => {
                 self.service.deny(&self.connection, &reason);
                 return;
@@ -98,7 +99,7 @@ impl RaftStream {
         );
         self.service
             .counters
-            .denied
+            .mismatched
             .count_and_warn(|| format!("rejected {}: {reason}", self.connection.peer()));
         self.connection.close(Close::Removed, &reason);
     }

@@ -5,16 +5,21 @@ use super::long;
 use crate::event_queue::{CALLS_PER_CONNECTION, Caller, EventSender};
 use crate::peers::Peers;
 use lockmesh_core::frontend::Event;
+use lockmesh_net::admission::{Admission, NodeConnections};
 use lockmesh_net::{Close, Connection};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::Semaphore;
+
+/// The maximum number of connections of one agent: it keeps two, and those of its earlier life end
+/// by a timeout.
+const CONNECTIONS_OF_NODE: usize = 8;
 
 /// The limits of the service.
 #[derive(Clone, Debug)]
 pub struct RpcOptions {
-    /// Connections, including those in their handshake.
+    /// Connections of agents.
     pub connections: usize,
     /// Handshakes at the same time.
     pub handshakes: usize,
@@ -45,13 +50,18 @@ pub struct RpcService {
     pub(super) peers: Option<Arc<Peers>>,
     /// The permits for long answers that are built at once.
     pub(super) long_reads: Arc<Semaphore>,
+    pub(super) admission: Admission,
+    pub(super) agents: Arc<Mutex<NodeConnections<Connection>>>,
 }
 
 impl RpcService {
     /// Creates the service in front of this event queue.
     pub fn new(sender: EventSender, options: RpcOptions, counters: Arc<RpcCounters>) -> Self {
         let long_reads = Arc::new(long::permits());
+        let agents = NodeConnections::new(options.connections, CONNECTIONS_OF_NODE);
         Self {
+            admission: Admission::new(options.handshakes),
+            agents: Arc::new(Mutex::new(agents)),
             sender,
             options: Arc::new(options),
             counters,
@@ -59,6 +69,11 @@ impl RpcService {
             peers: None,
             long_reads,
         }
+    }
+
+    /// Returns the admission of its handshakes, which has to learn the addresses of the cluster.
+    pub(crate) fn admission(&self) -> Admission {
+        self.admission.clone()
     }
 
     /// Admits Raft streams of the servers that `peers` knows; none are admitted without it.
@@ -72,6 +87,12 @@ impl RpcService {
         self.counters.denied.count_and_warn(|| format!("rejected {peer} at {remote}: {reason}"));
         connection.close(Close::Denied, reason);
         reason.into()
+    }
+
+    pub(super) fn mismatch(&self, connection: &Connection, reason: &str) {
+        let (peer, remote) = (connection.peer(), connection.remote_address());
+        self.counters.mismatched.count_and_warn(|| format!("rejected {peer} at {remote}: {reason}"));
+        connection.close(Close::Denied, reason);
     }
 
     pub(super) fn cut(&self, connection: &Connection, what: &str) -> String {

@@ -15,14 +15,15 @@
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{DirtyRows, RowReader};
 use lockmesh_core::State;
-use lockmesh_core::checksum::{Checksum, FORMAT};
+use lockmesh_core::durability::checksum::{Checksum, FORMAT};
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, SnapshotPart};
+use lockmesh_protocol::format::FormatError;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, SnapshotPart, Unavailable};
 use lockmesh_protocol::time::Time;
-use lockmesh_protocol::wire;
+use lockmesh_protocol::wire::{self, WireError};
 use std::time::Duration;
 
 /// The timeout of one part; the first one waits for a checkpoint.
@@ -45,17 +46,71 @@ pub struct Fetched {
     pub bytes: usize,
 }
 
+/// The reason why a snapshot, or a part of it, cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DownloadError {
+    /// The server's address is not known yet.
+    #[error("the address of server {0} is unknown")]
+    NoAddress(ServerId),
+    /// No answer came.
+    #[error("{0}")]
+    Lost(String),
+    /// The server cannot answer.
+    #[error("{0}")]
+    Unavailable(Unavailable),
+    /// The answer belongs to another request.
+    #[error("unexpected answer: {0:?}")]
+    Unexpected(Box<Response>),
+    /// The part is another one, or from another reader.
+    #[error("received a part that was not requested")]
+    NotRequested,
+    /// The part was damaged on its way.
+    #[error("part {0} has a wrong checksum")]
+    PartChecksum(u32),
+    /// The metadata cannot be decoded.
+    #[error("invalid snapshot metadata: {0}")]
+    Metadata(WireError),
+    /// The parts belong to several snapshots.
+    #[error("the parts have different metadata")]
+    MixedMetadata,
+    /// A row cannot be decoded.
+    #[error(transparent)]
+    Row(#[from] FormatError),
+    /// The last part ends within a row.
+    #[error("the last row is incomplete")]
+    IncompleteRow,
+    /// Parts are missing or in another order.
+    #[error("the whole snapshot has a wrong checksum")]
+    Checksum,
+    /// The other server read something else than it wrote.
+    #[error("the state on that server's disk is damaged: its checksum does not match")]
+    DamagedState,
+    /// The snapshot is older than the log that the leader has left.
+    #[error("the snapshot is too old")]
+    TooOld,
+    /// The address belongs to another cluster by now.
+    #[error("the snapshot at {address} is of the cluster {found}, not of {expected}")]
+    OtherCluster {
+        /// The address of the server.
+        address: String,
+        /// The cluster of its snapshot.
+        found: String,
+        /// The cluster of this server.
+        expected: String,
+    },
+}
+
 /// The next step after an answer, or after a failure.
 #[derive(Debug)]
 pub enum DownloadStep {
     /// Request the next part at once.
     Ask,
     /// Request it again on another connection, after this pause, for this reason.
-    AskAgain(Duration, String),
+    AskAgain(Duration, DownloadError),
     /// The snapshot is complete.
     Done(Box<Fetched>),
     /// The download failed for this reason.
-    GiveUp(String),
+    GiveUp(DownloadError),
 }
 
 /// A snapshot download in progress.
@@ -110,8 +165,8 @@ impl SnapshotDownload {
     pub fn answered(&mut self, now: Time, response: Response) -> DownloadStep {
         let taken = match response {
             Response::SnapshotPart(part) => self.parts.add_part(&part),
-            Response::Unavailable(reason) => Err(reason.to_string()),
-            other => Err(format!("unexpected answer: {other:?}")),
+            Response::Unavailable(reason) => Err(DownloadError::Unavailable(reason)),
+            other => Err(DownloadError::Unexpected(Box::new(other))),
         };
         match taken {
             Ok(None) => {
@@ -119,7 +174,7 @@ impl SnapshotDownload {
                 DownloadStep::Ask
             }
             Ok(Some(mark)) if mark.index >= self.least => DownloadStep::Done(Box::new(self.finish(mark))),
-            Ok(Some(_)) => self.begin_anew(now, "the snapshot is too old".into()),
+            Ok(Some(_)) => self.begin_anew(now, DownloadError::TooOld),
             Err(reason) => self.begin_anew(now, reason),
         }
     }
@@ -131,17 +186,17 @@ impl SnapshotDownload {
             self.heard = at;
             self.backoff.reset();
         }
-        self.ask_again(now, reason)
+        self.ask_again(now, DownloadError::Lost(reason))
     }
 
     /// Discards the parts received so far.
-    fn begin_anew(&mut self, now: Time, reason: String) -> DownloadStep {
+    fn begin_anew(&mut self, now: Time, reason: DownloadError) -> DownloadStep {
         // Parts of two readers never fit together: each reads its own version of the state.
         (self.parts, self.last_part) = (Parts::new(), None);
         self.ask_again(now, reason)
     }
 
-    fn ask_again(&mut self, now: Time, reason: String) -> DownloadStep {
+    fn ask_again(&mut self, now: Time, reason: DownloadError) -> DownloadStep {
         // The leader offers its snapshot again, and may have a newer one by then.
         if now.since(self.heard) > GIVE_UP_AFTER {
             return DownloadStep::GiveUp(reason);
@@ -164,23 +219,22 @@ impl Parts {
     }
 
     /// Accepts a part; returns the snapshot's metadata when it is complete.
-    fn add_part(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, String> {
+    fn add_part(&mut self, part: &SnapshotPart) -> Result<Option<SnapshotMeta>, DownloadError> {
         let number = self.digests.len() as u32;
         if part.number != number || self.reader.is_some_and(|reader| reader != part.snapshot) {
-            return Err("received a part that was not requested".into());
+            return Err(DownloadError::NotRequested);
         }
         // Each part is verified on its own, so that damaged data is not loaded into the state.
         if part.digest != of_part(number, &part.mark, &part.rows) {
-            return Err(format!("part {number} has a wrong checksum"));
+            return Err(DownloadError::PartChecksum(number));
         }
         let mark = wire::decode_bare::<(SnapshotMeta, (u32, Checksum)), MAX_FRAME_BYTES>(&part.mark);
-        let (mark, (format, checksum)) =
-            mark.map_err(|error| format!("invalid snapshot metadata: {error}"))?;
+        let (mark, (format, checksum)) = mark.map_err(DownloadError::Metadata)?;
         if self.mark.as_ref().is_some_and(|known| *known != mark) {
-            return Err("the parts have different metadata".into());
+            return Err(DownloadError::MixedMetadata);
         }
         // Into memory and into the rows for the disk at once: the snapshot is read only once.
-        for row in self.rows.add(&part.rows).map_err(|error| error.to_string())? {
+        for row in self.rows.add(&part.rows)? {
             self.state.load(row.clone());
             self.dirty.record(row);
         }
@@ -190,13 +244,11 @@ impl Parts {
         self.digests.push(part.digest);
         match part.whole {
             None => Ok(None),
-            Some(_) if !self.rows.is_done() => Err("the last row is incomplete".into()),
-            Some(whole) if whole != of_all(&self.digests) => {
-                Err("the whole snapshot has a wrong checksum".into())
-            }
+            Some(_) if !self.rows.is_done() => Err(DownloadError::IncompleteRow),
+            Some(whole) if whole != of_all(&self.digests) => Err(DownloadError::Checksum),
             // The parts arrived as they were read; this verifies that the read data was right.
             Some(_) if format == FORMAT && checksum != self.rows.checksum() => {
-                Err("the state on that server's disk is damaged: its checksum does not match".into())
+                Err(DownloadError::DamagedState)
             }
             Some(_) => Ok(Some(mark)),
         }
@@ -240,8 +292,8 @@ fn parts_of(rows: [Change; 2], checksum: Checksum) -> Vec<SnapshotPart> {
 mod tests {
     use super::{DownloadStep, GIVE_UP_AFTER, Parts, SnapshotDownload, of_part, parts_of, sample_parts};
     use bytes::Bytes;
-    use lockmesh_core::checksum::Checksum;
-    use lockmesh_core::write_queue::CheckpointRows;
+    use lockmesh_core::durability::checksum::Checksum;
+    use lockmesh_core::durability::write_queue::CheckpointRows;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::{Fence, LogIndex};
     use lockmesh_protocol::rpc::{Request, Response, SnapshotPart, Unavailable};
@@ -270,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_whole_is_the_state_that_was_sent() {
+    fn complete_download_yields_sent_state() {
         let mut download = download();
         assert_eq!(wanted(&download), (None, 0));
         assert!(matches!(download.answered(START, part(0)), DownloadStep::Ask));
@@ -282,16 +334,16 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_was_damaged_on_its_server_is_not_taken() {
+    fn source_damage_is_rejected() {
         let rows = |fence| [Change::ClusterId("c".into()), Change::Fence(Fence(fence))];
         let (mut taken, parts) = (Parts::new(), parts_of(rows(2), Checksum::of(rows(3))));
-        assert_eq!(taken.add_part(&parts[0]), Ok(None));
-        let reason = taken.add_part(&parts[1]).expect_err("it is damaged");
+        assert_eq!(taken.add_part(&parts[0]).expect("it is whole"), None);
+        let reason = taken.add_part(&parts[1]).expect_err("it is damaged").to_string();
         assert!(reason.contains("on that server's disk is damaged"), "{reason}");
     }
 
     #[test]
-    fn whatever_is_damaged_is_not_taken() {
+    fn damaged_parts_are_rejected() {
         let damages: [Damage; 6] = [
             (|part| part.rows = Bytes::from_static(b"\0\0\0\x01x"), "has a wrong checksum"),
             (|part| part.mark = Bytes::from_static(b"x"), "has a wrong checksum"),
@@ -308,15 +360,15 @@ mod tests {
         ];
         for (damage, expected) in damages {
             let (mut taken, mut parts) = (Parts::new(), sample_parts());
-            assert_eq!(taken.add_part(&parts[0]), Ok(None));
+            assert_eq!(taken.add_part(&parts[0]).expect("it is whole"), None);
             damage(&mut parts[1]);
-            let reason = taken.add_part(&parts[1]).expect_err("it is damaged");
+            let reason = taken.add_part(&parts[1]).expect_err("it is damaged").to_string();
             assert!(reason.contains(expected), "{reason}");
         }
     }
 
     #[test]
-    fn a_lost_answer_costs_no_part_and_a_refusal_costs_all() {
+    fn lost_answer_keeps_parts_denial_restarts() {
         let mut download = download();
         let _ = download.answered(START, part(0));
         assert!(matches!(download.lost(START, "gone".into()), DownloadStep::AskAgain(..)));
@@ -327,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_given_up_a_while_after_the_last_part_that_counts() {
+    fn gives_up_without_useful_parts() {
         let later = START + GIVE_UP_AFTER;
         let tick = Duration::from_millis(1);
         let mut silent = download();
@@ -351,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_is_too_old_is_asked_for_anew() {
+    fn outdated_snapshot_is_requested_again() {
         let mut download = SnapshotDownload::new(START, LogIndex(8), 1);
         let _ = download.answered(START, part(0));
         assert!(matches!(download.answered(START, part(1)), DownloadStep::AskAgain(..)));

@@ -1,9 +1,9 @@
 //! The task that requests the parts of another server's snapshot: the connection and the clock of a
 //! [`SnapshotDownload`].
 
-use super::download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
+use super::download::{DownloadError, DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
 use crate::event_queue::{DriverEvent, EventSender};
-use lockmesh_core::write_queue::CheckpointRows;
+use lockmesh_core::durability::write_queue::CheckpointRows;
 use lockmesh_net::{CallClient, Endpoint, LinkError, random};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::log_on_change::LogOnChange;
@@ -44,7 +44,7 @@ impl Fetch {
         let _ = sender.post(DriverEvent::SnapshotFetched(fetched));
     }
 
-    async fn fetch(&self) -> Result<Box<Fetched>, String> {
+    async fn fetch(&self) -> Result<Box<Fetched>, DownloadError> {
         let began = Instant::now();
         let now = || Time(began.elapsed().as_micros() as u64);
         let mut download = SnapshotDownload::new(now(), self.least, random::seed());
@@ -61,7 +61,7 @@ impl Fetch {
                 DownloadStep::AskAgain(after, reason) => {
                     client = None;
                     let parts = download.part_count();
-                    if log.is_new(&reason) {
+                    if log.is_new(&reason.to_string()) {
                         tracing::info!(from = self.from.0, parts, %reason, "retrying the snapshot");
                     }
                     tokio::time::sleep(after).await;
@@ -70,9 +70,12 @@ impl Fetch {
                     return Ok(fetched);
                 }
                 DownloadStep::Done(fetched) => {
-                    let (found, expected) = (fetched.state.cluster_id(), &self.cluster_id);
-                    let at = &self.address;
-                    return Err(format!("the snapshot at {at} is of the cluster {found}, not of {expected}"));
+                    let (found, expected) = (fetched.state.cluster_id().into(), self.cluster_id.clone());
+                    return Err(DownloadError::OtherCluster {
+                        address: self.address.clone(),
+                        found,
+                        expected,
+                    });
                 }
                 DownloadStep::GiveUp(reason) => return Err(reason),
             }
@@ -106,7 +109,7 @@ impl Fetch {
 
 #[cfg(test)]
 mod tests {
-    use super::Fetch;
+    use super::{DownloadError, Fetch, Fetched};
     use crate::snapshot::download::sample_parts;
     use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
@@ -142,7 +145,7 @@ mod tests {
 
     /// Fetches the sample snapshot for a server of this cluster, one part per connection. Returns
     /// the result, and the parts that were requested.
-    async fn fetched_for(cluster_id: &str) -> (Result<Box<crate::snapshot::Fetched>, String>, Vec<u32>) {
+    async fn fetched_for(cluster_id: &str) -> (Result<Box<Fetched>, DownloadError>, Vec<u32>) {
         let folder = tempfile::tempdir().unwrap();
         let identity =
             Development::prepare(folder.path(), &"s1".into()).unwrap().identity(Role::Server).unwrap();
@@ -158,16 +161,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_connection_costs_no_part_that_has_arrived() {
+    async fn lost_connection_keeps_received_parts() {
         let (fetched, requested) = fetched_for("c").await;
         assert_eq!(fetched.expect("the snapshot").state.cluster_id(), "c");
         assert_eq!(requested, [0, 1]);
     }
 
     #[tokio::test]
-    async fn the_snapshot_of_another_cluster_is_not_taken() {
+    async fn other_cluster_snapshot_is_rejected() {
         let (fetched, _) = fetched_for("d").await;
-        let refused = fetched.expect_err("its parts are whole, and of the cluster c");
+        let refused = fetched.expect_err("its parts are whole, and of the cluster c").to_string();
         assert!(refused.ends_with("is of the cluster c, not of d"), "{refused}");
     }
 }

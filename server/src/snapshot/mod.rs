@@ -17,7 +17,7 @@ mod download;
 mod fetch;
 mod source;
 
-pub use download::{DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
+pub use download::{DownloadError, DownloadStep, Fetched, PART_TIMEOUT, SnapshotDownload};
 pub(crate) use fetch::Fetch;
 pub use source::CheckpointSource;
 pub(crate) use source::refusal;

@@ -5,7 +5,7 @@
 use super::digest::{Digest, of_all, of_part};
 use crate::store::{Backup, Part, RawPart, StoreError};
 use bytes::Bytes;
-use lockmesh_core::checksum::FORMAT;
+use lockmesh_core::durability::checksum::FORMAT;
 use lockmesh_core::frontend::CheckpointReader;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::rpc::{BackupPart, Response, SnapshotPart, Unavailable};
@@ -63,6 +63,11 @@ impl CheckpointSource {
             SourceKind::Backup(_) => BACKUP_TIMEOUT,
             SourceKind::Snapshot(_) => SNAPSHOT_TIMEOUT,
         }
+    }
+
+    /// Returns `true` if the last part was read.
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
     }
 
     /// The last caller canceled its request, or lost its connection. A server that fetches a
@@ -147,7 +152,7 @@ mod tests {
     use lockmesh_protocol::rpc::{Response, Unavailable};
 
     #[test]
-    fn whoever_has_read_its_last_part_makes_room_soon() {
+    fn last_part_shortens_timeout() {
         let mut state = State::new();
         state.load(Change::ClusterId("c".into()));
         state.load(Change::Fence(Fence(3)));
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operator_who_gave_up_makes_room_soon_unless_he_comes_back() {
+    fn abandonment_shortens_timeout_until_resumed() {
         let mut state = State::new();
         state.load(Change::Fence(Fence(3)));
         state.load(Change::ClusterId("c".into()));
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_clusters_secrets_follow_from_is_in_no_backup() {
+    fn backup_contains_no_secrets() {
         let mut state = State::new();
         let rows = [Change::ClusterId("c".into()), Change::Fence(Fence(3))];
         let secret = [Change::LeaseKey(LeaseKey([3; 32])), Change::GossipKey(2)];

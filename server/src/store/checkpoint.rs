@@ -9,7 +9,7 @@ use super::file::{Reading, RedbFile, StoreFault, TableName, Writing, WritingTabl
 use super::pieces::RowPiece;
 use super::rows::{self, DirtyRows, REPLY, RESTORE_PART, RowKey};
 use lockmesh_core::State;
-use lockmesh_core::checksum::{self, Checksum};
+use lockmesh_core::durability::checksum::{self, Checksum};
 use lockmesh_core::raft::log::{OwnMemory, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format;

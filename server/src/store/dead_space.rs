@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_follows_an_idle_moment_after_a_checkpoint_and_costs_a_hundredth() {
+    fn measurements_wait_for_idle_and_budget() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut looks = Looks::default();

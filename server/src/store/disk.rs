@@ -6,6 +6,7 @@ use super::names::{FORMER_LOG, LOG, NEW_LOG, NEW_STATE, REPORTED, STATE};
 use super::origin::Origin;
 use crate::bootstrap::Record;
 use lockmesh_net::files::FileError;
+use lockmesh_net::owner;
 use lockmesh_net::private::{self, FolderEntry};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
@@ -20,6 +21,8 @@ use std::path::{Path, PathBuf};
 const LOCK_FILE: &str = "lockmesh.lock";
 /// The file in which the process keeps its node's UUID.
 const NODE_FILE: &str = "node-id";
+/// The files that a start writes before there is a log or a state.
+pub const FIRST_FILES: [&str; 3] = [LOCK_FILE, NODE_FILE, Record::FILE];
 /// The prefix of the names of unfinished files.
 const DRAFT_PREFIX: &str = ".tmp";
 
@@ -74,11 +77,7 @@ impl Folder {
             close(&log, kind_of_log)?;
         }
         let lock_path = path.join(LOCK_FILE);
-        let lock = private::file_options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
+        let lock = owner::open(private::file_options().create(true).truncate(false).write(true), &lock_path)
             .map_err(fault("cannot open the lock file in the folder"))?;
         // Before anything in it is read: two servers on one folder would both use the same log.
         take_lock(path, &lock)?;
@@ -136,6 +135,10 @@ fn kind_of_log(name: &str) -> FolderEntry {
 /// Takes the lock that marks the folder as in use.
 fn take_lock(folder: &Path, lock: &File) -> Result<(), StoreError> {
     match lock.try_lock() {
+        // A start that failed removed the file before it was locked.
+        Ok(()) if !private::is_in_place(lock, &folder.join(LOCK_FILE)) => {
+            Err(StoreError::Held(folder.to_path_buf()))
+        }
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(StoreError::Held(folder.to_path_buf())),
         Err(TryLockError::Error(source)) => {
@@ -156,7 +159,11 @@ pub(super) struct ReadOnlyFolder {
 impl ReadOnlyFolder {
     /// Locks a folder in which nothing is created or written.
     pub(super) fn hold(path: &Path) -> Result<Self, StoreError> {
-        let held = match File::open(path.join(LOCK_FILE)) {
+        owner::check(path).map_err(|source| {
+            let doing = "cannot use the folder";
+            StoreError::Io { path: path.to_path_buf(), doing, source }
+        })?;
+        let held = match open_to_read(&path.join(LOCK_FILE)) {
             Ok(lock) => Some(lock),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => {
@@ -175,7 +182,7 @@ impl Disk for ReadOnlyFolder {
     }
 
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        match File::open(self.path(name)) {
+        match open_to_read(&self.path(name)) {
             Ok(file) => Ok(Some(Box::new(ReadOnlyFile(file)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -183,7 +190,7 @@ impl Disk for ReadOnlyFolder {
     }
 
     fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        match File::open(self.path(name)) {
+        match open_to_read(&self.path(name)) {
             Ok(file) => {
                 let _ = fadvise(&file, 0, None, Advice::DontNeed);
                 Ok(Some(Box::new(ReadOnlyFile(file))))
@@ -220,6 +227,10 @@ impl Disk for ReadOnlyFolder {
     fn sync(&self, _: &str) -> io::Result<()> {
         Err(read_only())
     }
+}
+
+fn open_to_read(path: &Path) -> io::Result<File> {
+    owner::open(OpenOptions::new().read(true), path)
 }
 
 fn list(folder: &Path) -> io::Result<Vec<String>> {
@@ -262,7 +273,7 @@ impl Disk for Folder {
     }
 
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        match OpenOptions::new().read(true).write(true).open(self.path(name)) {
+        match owner::open(OpenOptions::new().read(true).write(true), &self.path(name)) {
             Ok(file) => Self::backend(file).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -270,7 +281,7 @@ impl Disk for Folder {
     }
 
     fn open_durable(&self, name: &str) -> io::Result<Option<Box<dyn StorageBackend>>> {
-        match OpenOptions::new().read(true).write(true).open(self.path(name)) {
+        match owner::open(OpenOptions::new().read(true).write(true), &self.path(name)) {
             Ok(file) => {
                 // What a killed process wrote is durable from here on; what the disk refused is
                 // read from the disk.
@@ -285,8 +296,7 @@ impl Disk for Folder {
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageBackend>> {
-        let path = self.path(name);
-        Self::backend(private::file_options().read(true).write(true).create(true).truncate(true).open(path)?)
+        Self::backend(private::create_file(&self.path(name))?)
     }
 
     fn make_folder(&self, name: &str) -> io::Result<()> {

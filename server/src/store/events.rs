@@ -1,7 +1,7 @@
 //! The events that the store's threads report to the driver.
 
 use lockmesh_core::Input;
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 pub use lockmesh_core::frontend::DiskHealth as StoreHealth;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::raft::log::SnapshotMeta;

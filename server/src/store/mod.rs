@@ -44,6 +44,7 @@ pub mod testing;
 mod threads;
 
 pub use checkpoint::{Backup, Part, RawPart};
+pub use disk::FIRST_FILES;
 pub use error::StoreError;
 pub use events::{StoreEvent, StoreHealth};
 pub use open::{Formats, Inspected, Store, StoreOptions};

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 /// The origins of the two files of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,10 +50,20 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Made(seconds, nanoseconds) => write!(f, "made at {seconds}.{nanoseconds:09} (Unix time)"),
+            Self::Made(seconds, nanoseconds) => match created(*seconds, *nanoseconds) {
+                Some(time) => write!(f, "created {time}"),
+                None => write!(f, "created {seconds} s after 1970"),
+            },
             Self::Inode(inode) => write!(f, "inode {inode}"),
         }
     }
+}
+
+/// `2026-11-21 08:41:12.877Z`.
+fn created(seconds: i64, nanoseconds: u32) -> Option<String> {
+    let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second].[subsecond digits:3]Z");
+    let moment = OffsetDateTime::from_unix_timestamp(seconds).ok()?.replace_nanosecond(nanoseconds).ok()?;
+    moment.format(&format).ok()
 }
 
 #[cfg(test)]
@@ -60,7 +72,14 @@ mod tests {
     use std::fs::{self, File};
 
     #[test]
-    fn a_file_keeps_its_origin_and_a_copy_never_has_it() {
+    fn creation_time_shown_in_utc() {
+        let shown = Origin::Made(1_795_250_472, 877_147_444).to_string();
+        assert_eq!(shown, "created 2026-11-21 08:41:12.877Z");
+        assert_eq!(Origin::Made(i64::MAX, 7).to_string(), format!("created {} s after 1970", i64::MAX));
+    }
+
+    #[test]
+    fn origin_survives_rename_not_copy() {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let [path, other] = ["a", "b"].map(|name| folder.path().join(name));
         fs::write(&path, "x").expect("the disk is good");

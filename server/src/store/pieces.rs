@@ -4,7 +4,7 @@
 //! Each row follows its length in four bytes. A piece may end anywhere, even within a row, since a
 //! row may exceed the size of a message.
 
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::format::{self, FormatError};
 
@@ -89,7 +89,7 @@ impl RowReader {
 mod tests {
     use super::{RowPiece, RowReader};
     use crate::store::rows::encode;
-    use lockmesh_core::checksum::Checksum;
+    use lockmesh_core::durability::checksum::Checksum;
     use lockmesh_protocol::change::Change;
     use lockmesh_protocol::id::Fence;
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_survive_pieces_of_any_size() {
+    fn rows_survive_any_piece_size() {
         let rows =
             [Change::ClusterId("x".repeat(300)), Change::Fence(Fence(7)), Change::ClusterId(String::new())];
         for limit in (1..40).chain([310, 1 << 20]) {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused() {
+    fn malformed_or_truncated_row_rejected() {
         assert!(RowReader::default().add(b"\0\0\0\x01\xff").is_err());
         let mut cut_off = RowReader::default();
         assert_eq!(cut_off.add(b"\0\0\0\x09x"), Ok(Vec::new()));

@@ -5,8 +5,8 @@
 //! letter for its kind, then the parts of its name. Keys never change their form within a format
 //! version.
 
+use lockmesh_core::durability::write_queue::CheckpointRows;
 use lockmesh_core::raft::log::OwnMemory;
-use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Key, LogIndex};

@@ -17,9 +17,9 @@ use super::log::{LogStore, SegmentPool};
 use super::rows::DirtyRows;
 use crate::background::yield_to_others;
 use crate::metrics;
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
+use lockmesh_core::durability::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
-use lockmesh_core::write_queue::{CheckpointRows, LogCommit, StoreWriter, WriteQueue};
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::log_on_change::LogOnChange;
 use std::fs;
@@ -28,14 +28,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-pub use lockmesh_core::write_queue::MAX_QUEUED_WRITES;
+pub use lockmesh_core::durability::write_queue::MAX_QUEUED_WRITES;
 
 /// The pause of the checkpoint's thread between two portions of removed rows: about as long as one
 /// takes.
 const PORTION_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A checkpoint to be written.
-type Checkpoint = lockmesh_core::write_queue::Checkpoint<DirtyRows>;
+type Checkpoint = lockmesh_core::durability::write_queue::Checkpoint<DirtyRows>;
 
 /// The driver's handle of a running store. Closes it when dropped.
 pub struct StoreHandle {

@@ -12,7 +12,7 @@ fn ids<const N: usize>(ids: [u64; N]) -> Vec<ServerId> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_servers_find_each_other_and_replicate() {
+async fn three_servers_discover_and_replicate() {
     let cluster = Cluster::founded(3, |_| {}).await;
     cluster.put("job", "mine").await;
     let leader = cluster.leader().await;
@@ -29,7 +29,7 @@ async fn three_servers_find_each_other_and_replicate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_waits_for_others_answers_that_nobody_leads() {
+async fn waiting_server_reports_no_leader() {
     let mut cluster = Cluster::new(3, |_| {});
     cluster.configure(1, 3, &[2, 3]);
     cluster.start(1);
@@ -41,7 +41,7 @@ async fn a_server_that_waits_for_others_answers_that_nobody_leads() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quorum_outlives_a_server_and_takes_it_back() {
+async fn quorum_survives_leader_restart() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     let first = cluster.leader().await;
     cluster.stop(first).await;
@@ -65,7 +65,7 @@ fn forget_store(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_whose_votes_are_forgotten_does_not_start() {
+async fn lost_votes_prevent_start() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     cluster.stop(2).await;
     forget_store(&cluster.data_dir(2));
@@ -75,7 +75,7 @@ async fn a_server_whose_votes_are_forgotten_does_not_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_servers_come_back_as_the_same_cluster() {
+async fn full_restart_keeps_cluster() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     cluster.put("job", "kept").await;
     let before = cluster.until_status("there is a leader", |_| true).await;
@@ -93,7 +93,7 @@ async fn all_servers_come_back_as_the_same_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn five_servers_serve_with_two_of_them_dead() {
+async fn five_servers_survive_two_failures() {
     let mut cluster = Cluster::founded(5, |_| {}).await;
     for _ in 0..2 {
         let leader = cluster.leader().await;
@@ -117,7 +117,7 @@ fn back_to_the_promise(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_founder_that_crashes_before_it_notes_that_it_is_a_member_becomes_one() {
+async fn founder_crash_before_record_recovers() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     cluster.put("job", "without it").await;
     cluster.stop(2).await;
@@ -129,7 +129,7 @@ async fn a_founder_that_crashes_before_it_notes_that_it_is_a_member_becomes_one(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn founders_that_crash_after_their_promises_found_the_promised_cluster() {
+async fn crashed_founders_keep_promised_cluster() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     let promised =
         cluster.until_status("it has an id", |status| !status.cluster_id.is_empty()).await.cluster_id;
@@ -150,7 +150,7 @@ async fn founders_that_crash_after_their_promises_found_the_promised_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn founders_that_were_stopped_while_they_waited_found_the_cluster_later() {
+async fn stopped_founders_found_cluster_later() {
     let mut cluster = Cluster::new(3, |_| {});
     for number in 1..=3 {
         cluster.configure(number, 3, &[1, 2, 3]);
@@ -170,7 +170,7 @@ async fn founders_that_were_stopped_while_they_waited_found_the_cluster_later() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_founder_whose_certificate_names_another_node_founds_nothing() {
+async fn mismatched_certificate_prevents_founding() {
     // Alone, no other server would reject it.
     let mut cluster = Cluster::new(1, |_| {});
     cluster.rename(1, "s9");
@@ -193,7 +193,7 @@ fn rename_cluster(folder: &Path, cluster_id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_of_another_cluster_is_refused_with_both_ids() {
+async fn other_cluster_folder_is_rejected() {
     const OTHER: &str = "6f2d0b6e-3c60-4d3f-9d5c-2b1f7c0e9a55";
     let mut cluster = Cluster::new(1, |config| config.storage.checkpoint_changes = 1);
     cluster.start(1);

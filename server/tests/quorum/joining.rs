@@ -19,7 +19,7 @@ fn forgetful(config: &mut ServerConfig) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_later_follows_and_then_votes() {
+async fn late_server_learns_then_votes() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.start(1);
     cluster.put("job", "before it came").await;
@@ -33,7 +33,7 @@ async fn a_server_that_comes_later_follows_and_then_votes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_founds_nothing_waits_until_it_is_told_whom_to_join() {
+async fn uninvited_server_waits_for_invitation() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.configure(2, 0, &[]);
     cluster.start(2);
@@ -52,7 +52,7 @@ async fn a_server_that_founds_nothing_waits_until_it_is_told_whom_to_join() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_server_comes_back_as_another_one() {
+async fn emptied_server_rejoins_as_new() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     cluster.put("job", "kept by the others").await;
     let leader = cluster.leader().await;
@@ -71,7 +71,7 @@ async fn an_emptied_server_comes_back_as_another_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_behind_the_compacted_log_fetches_an_checkpoint() {
+async fn lagging_server_fetches_snapshot() {
     let mut cluster = Cluster::founded(3, forgetful).await;
     cluster.put("kept", "from the beginning").await;
     let leader = cluster.leader().await;
@@ -99,7 +99,7 @@ async fn a_server_behind_the_compacted_log_fetches_an_checkpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_moved_says_where_it_is() {
+async fn moved_server_updates_its_address() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     let leader = cluster.leader().await;
     let moved = if leader == 3 { 2 } else { 3 };
@@ -115,7 +115,26 @@ async fn a_server_that_moved_says_where_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
+async fn moved_servers_find_each_other() {
+    let mut cluster = Cluster::founded(3, |_| {}).await;
+    cluster.put("job", "before the move").await;
+    for number in 1..=3 {
+        cluster.stop(number).await;
+        cluster.move_away(number);
+    }
+    for number in 1..=3 {
+        cluster.configure(number, 3, &[1, 2, 3]);
+        cluster.start(number);
+    }
+    let addresses = [1, 2, 3].map(|number| cluster.address(number).to_string());
+    let knows = |status: &Status| status.servers.iter().all(|server| addresses.contains(&server.address));
+    cluster.until_status("the roster has the new addresses", knows).await;
+    cluster.put("job", "after the move").await;
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sole_survivor_recovers_cluster() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     let before = cluster.put("job", "survived").await;
     cluster.until_caught_up(1).await;
@@ -145,7 +164,7 @@ async fn one_survivor_can_begin_anew_and_take_the_emptied_others_in() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stops_hands_over_first() {
+async fn stopping_leader_transfers_leadership() {
     let mut cluster = Cluster::founded(3, |_| {}).await;
     let before =
         cluster.until_status("all are well", |status| status.servers.iter().all(|s| s.healthy)).await;

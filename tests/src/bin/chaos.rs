@@ -7,28 +7,39 @@
 //! folder with mounted disks instead. It also needs `strace`. A round's output is in
 //! `target/chaos/`. Fails if a promise was broken.
 
+use clap::Parser;
 use lockmesh_tests::chaos::faults::{self, Fault};
 use lockmesh_tests::chaos::{BOUNDS, CLIENTS, MOST_CLIENTS, Round, fresh_folder};
 use lockmesh_tests::history::{History, check_within};
+use lockmesh_tests::options::{between, print};
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
+#[derive(Parser)]
 struct Options {
+    #[arg(long, default_value_t = 1)]
     rounds: u64,
+    #[arg(long, default_value_t = 5)]
     seconds: u64,
+    #[arg(long, default_value_t = 1)]
     seed: u64,
+    #[arg(long, default_value_t = CLIENTS, value_parser = between::<7, { MOST_CLIENTS as u64 }, usize>)]
     clients: usize,
+    #[arg(long, value_delimiter = ',', value_parser = fault)]
     faults: Vec<Fault>,
+    #[arg(long)]
     json: bool,
+    #[arg(long)]
     disks: Option<PathBuf>,
+    #[arg(long)]
     check: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse(std::env::args().skip(1));
+    let options = Options::parse();
     if let Some(file) = &options.check {
         return check_again(file);
     }
@@ -41,12 +52,10 @@ fn main() -> ExitCode {
         let disks: Vec<PathBuf> =
             (1..=3).map(|number| fresh_folder(disks.join(format!("{number}/data")))).collect();
         let length = Duration::from_secs(options.seconds);
-        let (faults, clients) = (&options.faults, options.clients);
+        let faults = if options.faults.is_empty() { &faults::ALL[..] } else { &options.faults };
+        let clients = options.clients;
         let report = Round { disks: &disks, faults, length, clients, seed, keep: &keep }.run();
-        match options.json {
-            true => println!("{}", serde_json::to_string(&report).expect("a report is JSON")),
-            false => println!("{report}"),
-        }
+        print(&report, options.json);
         if !report.is_clean() {
             eprintln!("history and logs of this round are in {}", keep.display());
             is_clean = false;
@@ -63,50 +72,11 @@ fn check_again(file: &Path) -> ExitCode {
     if verdict.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-impl Options {
-    fn parse(mut words: impl Iterator<Item = String>) -> Self {
-        let faults = faults::ALL.to_vec();
-        let mut options = Self {
-            rounds: 1,
-            seconds: 5,
-            seed: 1,
-            clients: CLIENTS,
-            faults,
-            json: false,
-            disks: None,
-            check: None,
-        };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().unwrap_or_else(|| panic!("{word} needs a value"));
-            match word.as_str() {
-                "--rounds" => options.rounds = value().parse().expect("--rounds is a number"),
-                "--seconds" => options.seconds = value().parse().expect("--seconds is a number"),
-                "--seed" => options.seed = value().parse().expect("--seed is a number"),
-                "--json" => options.json = true,
-                "--check" => options.check = Some(PathBuf::from(value())),
-                "--clients" => {
-                    options.clients = value().parse().expect("--clients is a number");
-                    assert!(
-                        (7..=MOST_CLIENTS).contains(&options.clients),
-                        "--clients is 7 to {MOST_CLIENTS}"
-                    );
-                }
-                "--disks" => options.disks = Some(PathBuf::from(value())),
-                "--faults" => {
-                    let wanted = value();
-                    let wanted: Vec<&str> = wanted.split(',').map(str::trim).collect();
-                    options.faults.retain(|fault| wanted.contains(&fault.name.replace(',', "").as_str()));
-                    assert_eq!(options.faults.len(), wanted.len(), "the faults are: {}", names());
-                }
-                other => panic!("unknown option {other}; see the first lines of tests/src/bin/chaos.rs"),
-            }
-        }
-        options
-    }
-}
-
-fn names() -> String {
-    faults::ALL.map(|fault| fault.name.replace(',', "")).join(", ")
+/// Returns the fault with this name, which is written without commas.
+fn fault(word: &str) -> Result<Fault, String> {
+    let plain = |fault: &Fault| fault.name.replace(',', "");
+    let found = faults::ALL.into_iter().find(|fault| plain(fault) == word.trim());
+    found.ok_or_else(|| format!("the faults are: {}", faults::ALL.each_ref().map(plain).join(", ")))
 }
 
 /// Runs this program again with three small disks, mounted for it alone.

@@ -9,10 +9,12 @@
 //! or a JSON object, for each window. Exits with 1 if an agent's lease is not acknowledged or ends,
 //! and with 2 on invalid options.
 
+use clap::Parser;
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::figures::Figures;
 use lockmesh_tests::fleet::Fleet;
+use lockmesh_tests::options::between;
 use lockmesh_tests::probe::{processor_time, resident_bytes};
 use lockmesh_tests::stand_ins::{Issuer, StandIn};
 use serde::Serialize;
@@ -38,13 +40,23 @@ const AGENT: &str = "n1";
 /// The time between the creation of all sessions and the measurement.
 const SETTLE: Duration = Duration::from_secs(3);
 
+#[derive(Parser)]
 struct Wanted {
+    #[arg(long, default_value_t = 1_000, value_parser = between::<1, 10_000, usize>)]
     agents: usize,
-    windows: Vec<Option<HealthWindow>>,
+    #[arg(long = "window", default_values = ["default", "fast"], value_parser = window)]
+    windows: Vec<Window>,
+    #[arg(long)]
     mesh: bool,
+    #[arg(long, default_value_t = 30, value_parser = between::<1, 3_600, u64>)]
     seconds: u64,
+    #[arg(long)]
     json: bool,
 }
+
+/// The window of the agents' sessions; `None` without sessions.
+#[derive(Clone, Copy)]
+struct Window(Option<HealthWindow>);
 
 /// The cost of the renewals.
 #[derive(Serialize)]
@@ -76,17 +88,11 @@ struct ProcessCost {
 }
 
 fn main() -> ExitCode {
-    let wanted = match Wanted::parse(std::env::args().skip(1)) {
-        Ok(wanted) => wanted,
-        Err(problem) => {
-            eprintln!("fleet_load: {problem}; see the first lines of tests/src/bin/fleet_load.rs");
-            return ExitCode::from(2);
-        }
-    };
+    let wanted = Wanted::parse();
     let mut is_well = true;
     for window in &wanted.windows {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-        match runtime.expect("a runtime can be started").block_on(measure(&wanted, *window)) {
+        match runtime.expect("a runtime can be started").block_on(measure(&wanted, window.0)) {
             Ok(cost) if wanted.json => println!("{}", serde_json::to_string(&cost).expect("it is JSON")),
             Ok(cost) => println!("{cost}"),
             Err(problem) => {
@@ -98,36 +104,14 @@ fn main() -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-impl Wanted {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut wanted = Self { agents: 1_000, windows: Vec::new(), mesh: false, seconds: 30, json: false };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-            match word.as_str() {
-                "--agents" => wanted.agents = number(&word, &value()?, 1..=10_000)? as usize,
-                "--seconds" => wanted.seconds = number(&word, &value()?, 1..=3_600)?,
-                "--window" => wanted.windows.push(window(&value()?)?),
-                "--mesh" => wanted.mesh = true,
-                "--json" => wanted.json = true,
-                other => return Err(format!("unknown option {other}")),
-            }
-        }
-        if wanted.windows.is_empty() {
-            wanted.windows = vec![Some(HealthWindow::Default), Some(HealthWindow::Fast)];
-        }
-        Ok(wanted)
-    }
-}
-
 /// Starts servers and agents, and measures while the agents renew.
 async fn measure(wanted: &Wanted, window: Option<HealthWindow>) -> Result<Cost, String> {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start_with(folder.path(), "3", &["--nodes", "1"]);
+    let fleet = Fleet::new("3", &["--nodes", "1"]);
     let began = Instant::now();
     // No process reads this socket.
     let silent = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let gossip = wanted.mesh.then(|| silent.local_addr().expect("it is bound"));
-    let agents = begin(&fleet, &Issuer::of(&folder.path().join("tls")), wanted.agents, gossip).await?;
+    let agents = begin(&fleet, &Issuer::of(&fleet.folder.join("tls")), wanted.agents, gossip).await?;
     let joined_seconds = began.elapsed().as_secs_f64();
     if let Some(window) = window {
         for agent in &agents {
@@ -271,16 +255,10 @@ impl fmt::Display for Cost {
     }
 }
 
-fn number(option: &str, word: &str, range: std::ops::RangeInclusive<u64>) -> Result<u64, String> {
-    let number = word.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("{option} {word}: expected a number in {range:?}"))
-}
-
-fn window(word: &str) -> Result<Option<HealthWindow>, String> {
-    match word {
-        "none" => Ok(None),
-        _ => HealthWindow::parse(word)
-            .map(Some)
-            .ok_or_else(|| format!("--window {word}: expected fast, default or none")),
+fn window(word: &str) -> Result<Window, String> {
+    let found = HealthWindow::parse(word);
+    if found.is_none() && word != "none" {
+        return Err("expected fast, default or none".into());
     }
+    Ok(Window(found))
 }

@@ -25,6 +25,7 @@
 //! broken, the logs stay in `target/hosts/`. Exits with 1 in that case, and with 2 if nothing could
 //! be run.
 
+use clap::Parser;
 use lockmesh_tests::binary;
 use lockmesh_tests::hosts::belief::believe;
 use lockmesh_tests::hosts::consul::Comparison;
@@ -33,9 +34,8 @@ use lockmesh_tests::hosts::fault::{self, Fault};
 use lockmesh_tests::hosts::jobs::{self, Part};
 use lockmesh_tests::hosts::outage::{Outages, Stopped};
 use lockmesh_tests::hosts::{Contest, idle, mesh, sandbox, windows};
-use serde::Serialize;
+use lockmesh_tests::options::{between, exit_code, named, print};
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -55,90 +55,61 @@ const LENGTHS: RangeInclusive<u64> = 1..=20;
 /// The approximate time to prepare and end a round.
 const PREPARATION: Duration = Duration::from_secs(5);
 
-#[derive(Default)]
+#[derive(Parser)]
 struct Options {
+    #[arg(long, value_parser = between::<1, 1000, usize>)]
     rounds: Option<usize>,
+    #[arg(long = "fault", value_parser = fault)]
     faults: Vec<Fault>,
+    #[arg(long = "window", value_parser = window)]
     windows: Vec<Window>,
+    #[arg(long, value_parser = lock_delay)]
     lock_delay: Option<LockDelay>,
+    #[arg(long)]
     json: bool,
+    #[arg(long, value_parser = sandbox::program)]
     binary: Option<PathBuf>,
-    consul: Option<PathBuf>,
-    is_idle: bool,
-    is_mesh: bool,
-    is_outages: bool,
+    #[arg(long, value_parser = sandbox::program, conflicts_with = "faults")]
+    beside_consul: Option<PathBuf>,
+    #[arg(long)]
+    idle: bool,
+    #[arg(long)]
+    mesh: bool,
+    #[arg(long)]
+    outages: bool,
+    #[arg(long, value_parser = stopped)]
     stopped: Vec<Stopped>,
+    #[arg(long = "length", value_parser = length)]
     lengths: Vec<u64>,
+    /// Prints a table of faults or outages.
+    #[arg(long, value_parser = between::<1, 32, usize>, conflicts_with_all = ["json", "beside_consul", "mesh"])]
     jobs: Option<usize>,
+    #[arg(long, value_parser = between::<2, 1000, usize>, requires = "mesh")]
     agents: Option<usize>,
+    #[arg(long, value_parser = between::<1, 3600, u64>)]
     seconds: Option<u64>,
-    is_list: bool,
-    is_inside: bool,
-    witness: Option<PathBuf>,
+    #[arg(long)]
+    list: bool,
+    #[arg(long, hide = true)]
+    inside: bool,
+    #[arg(long, hide = true)]
+    believe: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
-    match Options::parse(std::env::args().skip(1)).and_then(|options| options.run()) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("hosts: {error}");
-            ExitCode::from(2)
-        }
-    }
+    Options::parse().run().unwrap_or_else(|error| exit_code(Err(error)))
 }
 
 impl Options {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self::default();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-            match word.as_str() {
-                "--rounds" => options.rounds = Some(rounds(&value()?)?),
-                "--fault" => options.faults.push(fault(&value()?)?),
-                "--window" => options.windows.push(window(&value()?)?),
-                "--lock-delay" => options.lock_delay = Some(lock_delay(&value()?)?),
-                "--json" => options.json = true,
-                "--idle" => options.is_idle = true,
-                "--mesh" => options.is_mesh = true,
-                "--outages" => options.is_outages = true,
-                "--stopped" => options.stopped.push(stopped(&value()?)?),
-                "--length" => options.lengths.push(seconds(value()?.trim_end_matches('s'))?),
-                "--jobs" => options.jobs = Some(jobs(&value()?)?),
-                "--agents" => options.agents = Some(agents(&value()?)?),
-                "--seconds" => options.seconds = Some(seconds(&value()?)?),
-                "--list" => options.is_list = true,
-                "--binary" => options.binary = Some(sandbox::program(&value()?)?),
-                "--beside-consul" => options.consul = Some(sandbox::program(&value()?)?),
-                "--believe" => options.witness = Some(value()?.into()),
-                sandbox::INSIDE => options.is_inside = true,
-                other => {
-                    return Err(format!(
-                        "unknown option {other}; see the first lines of tests/src/bin/hosts.rs"
-                    ));
-                }
-            }
-        }
-        if options.consul.is_some() && !options.faults.is_empty() {
-            return Err("--beside-consul measures only the loss of a link: omit --fault".into());
-        }
-        if options.agents.is_some() && !options.is_mesh {
-            return Err("--agents needs --mesh".into());
-        }
-        if options.jobs.is_some() && (options.json || options.consul.is_some() || options.is_mesh) {
-            return Err("--jobs prints a table of faults or outages: omit --json".into());
-        }
-        Ok(options)
-    }
-
     fn run(&self) -> Result<ExitCode, String> {
-        if let Some(record) = &self.witness {
+        if let Some(record) = &self.believe {
             believe(record);
         }
-        if self.is_list {
+        if self.list {
             fault::every().for_each(|fault| println!("{}", fault.name));
             return Ok(ExitCode::SUCCESS);
         }
-        if self.is_inside {
+        if self.inside {
             return self.run_inside();
         }
         // Built before the sandbox, which has no network.
@@ -153,7 +124,7 @@ impl Options {
 
     /// Returns the parts that can run in different sandboxes.
     fn parts(&self) -> Vec<Part> {
-        if self.is_outages {
+        if self.outages {
             let part = |seconds: u64| {
                 let length = Duration::from_secs(seconds) + PREPARATION;
                 Part { option: "--length", value: format!("{seconds}s"), length }
@@ -186,30 +157,30 @@ impl Options {
         let logs = folder.join("logs");
         fs::create_dir(&logs).expect("the folder can be written to");
         let length = Duration::from_secs(self.seconds.unwrap_or(IDLE_SECONDS));
-        if self.is_idle {
-            self.print(&idle::measure(&folder, length));
+        if self.idle {
+            print(&idle::measure(&folder, length), self.json);
             return Ok(ExitCode::SUCCESS);
         }
-        let is_clean = match &self.consul {
-            None if self.is_mesh => {
+        let is_clean = match &self.beside_consul {
+            None if self.mesh => {
                 let agents = self.agents.unwrap_or(MESH_AGENTS);
                 let report = mesh::measure(&folder, &logs, agents, length);
-                self.print(&report);
+                print(&report, self.json);
                 report.is_clean()
             }
             Some(consul) => {
                 let rounds = self.rounds.unwrap_or(ROUNDS_BESIDE_CONSUL);
                 let comparison = Comparison::run(consul, &windows, rounds, &folder, &logs);
-                self.print(&comparison);
+                print(&comparison, self.json);
                 comparison.is_clean()
             }
-            None if self.is_outages => {
+            None if self.outages => {
                 let stopped =
                     if self.stopped.is_empty() { &[Stopped::Two, Stopped::All] } else { &*self.stopped };
                 let (lengths, rounds) = (&*self.lengths(), self.rounds.unwrap_or(1));
                 let lock_delay = self.lock_delay.unwrap_or(LockDelay::None);
                 let report = Outages { stopped, lengths, rounds, lock_delay, keep: &logs }.run(&folder);
-                self.print(&report);
+                print(&report, self.json);
                 report.is_clean()
             }
             None => {
@@ -218,7 +189,7 @@ impl Options {
                 let lock_delay = self.lock_delay;
                 let contest = Contest { faults, windows: &windows, lock_delay, rounds, keep: &logs };
                 let report = contest.run(&folder);
-                self.print(&report);
+                print(&report, self.json);
                 report.is_clean()
             }
         };
@@ -228,50 +199,26 @@ impl Options {
         eprintln!("the logs of this run are in {}", sandbox::keep(&logs).display());
         Ok(ExitCode::FAILURE)
     }
-
-    fn print(&self, report: &(impl Serialize + Display)) {
-        match self.json {
-            true => println!("{}", serde_json::to_string(report).expect("a report is JSON")),
-            false => print!("{report}"),
-        }
-    }
-}
-
-fn rounds(word: &str) -> Result<usize, String> {
-    let rounds = word.parse().ok().filter(|rounds| (1..=1000).contains(rounds));
-    rounds.ok_or_else(|| format!("--rounds {word}: expected a number from 1 to 1000"))
-}
-
-fn agents(word: &str) -> Result<usize, String> {
-    let agents = word.parse().ok().filter(|agents| (2..=1000).contains(agents));
-    agents.ok_or_else(|| format!("--agents {word}: expected a number from 2 to 1000"))
-}
-
-fn seconds(word: &str) -> Result<u64, String> {
-    let seconds = word.parse().ok().filter(|seconds| (1..=3_600).contains(seconds));
-    seconds.ok_or_else(|| format!("--seconds {word}: expected a number from 1 to 3600"))
 }
 
 fn fault(word: &str) -> Result<Fault, String> {
     let found = fault::every().find(|fault| fault.name == word);
-    found.ok_or_else(|| format!("--fault {word}: unknown fault; --list prints all"))
+    found.ok_or_else(|| "unknown fault; --list prints all".into())
 }
 
 fn window(word: &str) -> Result<Window, String> {
-    let found = Window::ALL.into_iter().find(|window| window.name() == word);
-    found.ok_or_else(|| format!("--window {word}: expected fast, default, safe or ttl"))
+    named(word, Window::ALL, |window| window.name())
 }
 
-fn jobs(word: &str) -> Result<usize, String> {
-    let jobs = word.parse().ok().filter(|jobs| (1..=32).contains(jobs));
-    jobs.ok_or_else(|| format!("--jobs {word}: expected a number from 1 to 32"))
+fn length(word: &str) -> Result<u64, String> {
+    between::<1, 3600, u64>(word.trim_end_matches('s'))
 }
 
 fn stopped(word: &str) -> Result<Stopped, String> {
     match word {
         "2" => Ok(Stopped::Two),
         "3" => Ok(Stopped::All),
-        _ => Err(format!("--stopped {word}: expected 2 or 3")),
+        _ => Err("expected 2 or 3".into()),
     }
 }
 
@@ -279,6 +226,6 @@ fn lock_delay(word: &str) -> Result<LockDelay, String> {
     match word {
         "none" => Ok(LockDelay::None),
         "shipped" => Ok(LockDelay::Shipped),
-        _ => Err(format!("--lock-delay {word}: expected none or shipped")),
+        _ => Err("expected none or shipped".into()),
     }
 }

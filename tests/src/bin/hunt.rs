@@ -2,32 +2,38 @@
 //! each. Fails if a rule survives, if a finder fails without a broken rule, or if a rule's text no
 //! longer matches the tree.
 
+use clap::Parser;
 use lockmesh_tests::hunt::{build, chase, copy, lot, table};
+use lockmesh_tests::options::between;
 use lockmesh_tests::tidy::tree;
 use std::process::ExitCode;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-const USAGE: &str = "usage: hunt [--list] [--json] [--jobs N] [--only NAME]… [--by FINDER]… [--lot N [--seed S]]
-NAME is a rule or a topic. FINDER is the beginning of a finder: `--by sim` breaks only rules that the simulator must find, and runs no other finder.
-`--lot N` draws N of these rules; the printed seed repeats the sample.
-The copy and its build are in target/hunt.";
-
-#[derive(Default)]
+/// The copy and its build are in target/hunt.
+#[derive(Parser)]
 struct Wanted {
+    #[arg(long)]
     list: bool,
+    #[arg(long)]
     json: bool,
-    jobs: usize,
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// A rule or a topic.
+    #[arg(long)]
     only: Vec<String>,
+    /// The beginning of a finder: `--by sim` breaks only rules that the simulator must find, and
+    /// runs no other finder.
+    #[arg(long)]
     by: Vec<String>,
+    /// Draws this number of these rules; the printed seed repeats the sample.
+    #[arg(long, value_parser = between::<1, 100_000, usize>)]
     lot: Option<usize>,
+    #[arg(long, requires = "lot")]
     seed: Option<u64>,
 }
 
 fn main() -> ExitCode {
-    let Some(wanted) = wanted(std::env::args().skip(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
+    let wanted = Wanted::parse();
     let top = tree::top();
     let all = table::rules(&top);
     let is_wanted = |rule: &&table::Rule| {
@@ -59,25 +65,6 @@ fn main() -> ExitCode {
     hunt(&top, &all, chosen, &wanted)
 }
 
-fn wanted(mut arguments: impl Iterator<Item = String>) -> Option<Wanted> {
-    let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut wanted = Wanted { jobs, ..Wanted::default() };
-    while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--list" => wanted.list = true,
-            "--json" => wanted.json = true,
-            "--jobs" => wanted.jobs = arguments.next()?.parse().ok()?,
-            "--only" => wanted.only.push(arguments.next()?),
-            "--by" => wanted.by.push(arguments.next()?),
-            "--lot" => wanted.lot = Some(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
-            "--seed" => wanted.seed = Some(arguments.next()?.parse().ok()?),
-            _ => return None,
-        }
-    }
-    // A seed without a sample would be ignored silently.
-    (wanted.lot.is_some() || wanted.seed.is_none()).then_some(wanted)
-}
-
 fn sample(rules: Vec<table::Rule>, count: usize, seed: u64) -> Vec<table::Rule> {
     let all = rules.len();
     let drawn = lot::draw(rules, count, seed);
@@ -103,9 +90,10 @@ fn hunt(top: &std::path::Path, all: &[table::Rule], chosen: Vec<table::Rule>, wa
     };
     eprintln!("built in {:.0} s; every finder runs with nothing broken", began.elapsed().as_secs_f64());
     let count = finders.len();
-    let false_alarms = chase::without_fault(&built, &tree, finders, wanted.jobs);
+    let jobs = wanted.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let false_alarms = chase::without_fault(&built, &tree, finders, jobs);
     eprintln!("{count} finders, {} false alarms; now rules are broken", false_alarms.len());
-    let outcomes = chase::chase(&built, &tree, chosen, wanted.jobs, |outcome| {
+    let outcomes = chase::chase(&built, &tree, chosen, jobs, |outcome| {
         if !wanted.json {
             println!("{}", line(outcome));
         }

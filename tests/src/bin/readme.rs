@@ -43,6 +43,7 @@ fn type_all(pages: &[String]) -> Result<ExitCode, String> {
     let data = sandbox::prepare();
     let tree = tree();
     clear_tmp(tree, &data)?;
+    fs::create_dir(readme::HOME).map_err(|error| format!("{}: {error}", readme::HOME))?;
     run("ip", &["link", "set", "lo", "up"])?;
     let pages: Vec<&str> = match pages {
         [] => readme::PAGES.to_vec(),

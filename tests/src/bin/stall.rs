@@ -7,65 +7,37 @@
 //! Data are in `target/stall/`, on a real disk. Exits with 1 if an expectation is broken, and with
 //! 2 if nothing could be run.
 
+use clap::Parser;
+use lockmesh_tests::options::{between, exit_code, print};
 use lockmesh_tests::stall::{hang, load};
-use serde::Serialize;
-use std::fmt::Display;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The default duration of a hang in seconds.
-const SECONDS: u64 = 30;
-
+#[derive(Parser)]
 struct Options {
+    #[arg(long, default_value_t = 1, value_parser = between::<1, 86_400, u64>)]
     rounds: u64,
+    #[arg(long, default_value_t = 30, value_parser = between::<1, 86_400, u64>)]
     seconds: u64,
+    #[arg(long, value_parser = between::<1, 86_400, u64>)]
     load: Option<u64>,
+    #[arg(long)]
     json: bool,
 }
 
 fn main() -> ExitCode {
-    match Options::parse(std::env::args().skip(1)).and_then(|options| options.run()) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("stall: {error}");
-            ExitCode::from(2)
-        }
-    }
+    exit_code(Options::parse().run())
 }
 
 impl Options {
-    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut options = Self { rounds: 1, seconds: SECONDS, load: None, json: false };
-        while let Some(word) = words.next() {
-            let mut value = || {
-                let value = words.next().ok_or_else(|| format!("{word} needs a number"))?;
-                let number = value.parse().ok().filter(|number| (1..=86_400).contains(number));
-                number.ok_or_else(|| format!("{word} {value}: expected a number from 1 to 86400"))
-            };
-            match word.as_str() {
-                "--rounds" => options.rounds = value()?,
-                "--seconds" => options.seconds = value()?,
-                "--load" => options.load = Some(value()?),
-                "--json" => options.json = true,
-                other => {
-                    return Err(format!(
-                        "unknown option {other}; see the first lines of tests/src/bin/stall.rs"
-                    ));
-                }
-            }
-        }
-        Ok(options)
-    }
-
     /// Runs everything; returns `true` if all expectations held.
     fn run(&self) -> Result<bool, String> {
         if let Some(seconds) = self.load {
             let report = load::run(folder()?.path(), Duration::from_secs(seconds));
-            self.print(&report);
+            print(&report, self.json);
             return Ok(report.is_clean());
         }
         let strace = Command::new("strace").arg("-V").output();
@@ -73,17 +45,10 @@ impl Options {
         let mut is_clean = true;
         for _ in 0..self.rounds {
             let hung = hang(folder()?.path(), Duration::from_secs(self.seconds));
-            self.print(&hung);
+            print(&hung, self.json);
             is_clean &= hung.broken.is_empty();
         }
         Ok(is_clean)
-    }
-
-    fn print(&self, report: &(impl Serialize + Display)) {
-        match self.json {
-            true => println!("{}", serde_json::to_string(report).expect("a report is JSON")),
-            false => print!("{report}"),
-        }
     }
 }
 

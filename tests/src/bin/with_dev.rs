@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     match command.status() {
         Ok(status) if status.success() => ExitCode::SUCCESS,
         Ok(status) => {
-            eprintln!("with_dev: {program} failed ({status}); the server's log ends with:\n{}", server.log());
+            eprintln!("with_dev: {program} failed ({status}); the server's log:\n{}", server.log());
             ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
         }
         Err(error) => {

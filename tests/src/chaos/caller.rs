@@ -305,14 +305,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_can_be_decoded() {
+    fn base64_round_trip() {
         for text in ["", "a", "ab", "abc", "w17-3", "a value with spaces and ü"] {
             assert_eq!(decode(&base64(text)).as_deref(), Some(text));
         }
     }
 
     #[test]
-    fn only_what_is_certain_is_called_so() {
+    fn uncertain_failures_stay_unknown() {
         let set = Request::Write(Write::Kv(KvWrite::Set { key: "a".into(), value: "1".into() }));
         let said = |text: &str| failure(&set, text.into());
         assert!(matches!(said("No cluster leader"), Outcome::CertainlyNot(_)));

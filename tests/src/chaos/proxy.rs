@@ -299,7 +299,7 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_relay_passes_both_ways_until_a_direction_is_cut() {
+    fn relay_cuts_one_direction_only() {
         let network = Network::new(1);
         network.settle(7, std::process::id());
         let server = UdpSocket::bind("127.0.0.1:0").expect("a socket");

@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use http::Request;
 use http_body_util::BodyExt;
 use lockmesh_agent::definitions;
-use lockmesh_agent::http::go::{json, path, query};
+use lockmesh_agent::go::{json, path, query};
 use lockmesh_agent::http::{Api, Body, HttpLimits, Peer, archive, endpoint, router};
 use lockmesh_agent::node::{Identity, NodeMeta};
 use lockmesh_agent::own_address::OwnAddress;
@@ -19,8 +19,8 @@ use lockmesh_agent_core::registry::Limits;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// A query string.
 pub fn http_query(data: &[u8]) {
@@ -102,8 +102,8 @@ pub fn txn_body_seeds() -> Vec<Vec<u8>> {
 /// The body of a registration or a deregistration in the catalog, or of a
 /// check or a service of the agent.
 pub fn http_registration_body(data: &[u8]) {
-    let _ = endpoint::registration::parse_registration(data);
-    let _ = endpoint::registration::parse_deregistration(data);
+    let _ = definitions::parse_registration(data);
+    let _ = definitions::parse_deregistration(data);
     let _ = definitions::parse_check_registration(data);
     let _ = definitions::parse_service_registration(data);
 }
@@ -137,7 +137,7 @@ pub fn http_archive(data: &[u8]) {
 /// Returns seeds of [`http_archive`].
 pub fn archive_seeds() -> Vec<Vec<u8>> {
     let mut writer = archive::ArchiveWriter::new().expect("a temporary file");
-    writer.push(&samples::changes()).expect("it can be written");
+    writer.push(&samples::of()).expect("it can be written");
     writer.push(&Vec::new()).expect("it can be written");
     let (file, _) = writer.finish(archive::Meta::default()).expect("it can be written");
     let mut tar = Vec::new();
@@ -145,13 +145,15 @@ pub fn archive_seeds() -> Vec<Vec<u8>> {
     vec![tar, Vec::new()]
 }
 
+static RESPONSES: LazyLock<Vec<Response>> = LazyLock::new(samples::of);
+
 /// A whole request: `METHOD path` on the first line, headers until an empty line, then the body.
 pub fn http_request(data: &[u8]) {
     let Some(request) = request_of(data) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let turn = AtomicUsize::new(data.iter().map(|byte| usize::from(*byte)).sum());
-        let quorum = Nonsense { responses: samples::responses(), turn };
+        let quorum = Nonsense { turn };
         let peer = Peer::Unix { uid: Some(0), pid: None };
         let response = router::respond(&api(Upstream::new(Arc::new(quorum))), peer, request).await;
         // A truncated body is a valid response too; it only has to end.
@@ -246,14 +248,13 @@ fn api(upstream: Upstream) -> Api {
 /// A quorum whose replies are unrelated to the requests.
 #[derive(Debug)]
 struct Nonsense {
-    responses: Vec<Response>,
     turn: AtomicUsize,
 }
 
 impl Nonsense {
     fn next(&self) -> Response {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.responses[turn % self.responses.len()].clone()
+        RESPONSES[turn % RESPONSES.len()].clone()
     }
 }
 

@@ -4,9 +4,10 @@
 use super::samples;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{Command, KvCommand};
-use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, Term};
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::Query;
+use lockmesh_protocol::record::{Node, SessionSpec};
 use lockmesh_protocol::rpc::MAX_FRAME_BYTES;
 use lockmesh_protocol::wire;
 
@@ -30,33 +31,36 @@ pub fn state_commands(data: &[u8]) {
 
 /// Returns seeds of [`state_commands`].
 pub fn command_seeds() -> Vec<Vec<u8>> {
-    let registration = samples::proposals().into_iter().find(is_registration);
-    let registration = Proposal { request: None, ..registration.expect("one of the samples registers") };
-    let after_registration = |number: usize, proposal: Proposal| {
-        let sequence = number as u64 + 1;
-        let request = RequestId { agent: AgentNumber(1), generation: Generation(1), sequence, lowest: 1 };
-        Proposal { request: Some(request), ..proposal }
-    };
-    let numbered = samples::proposals().into_iter().filter(|proposal| !is_registration(proposal)).enumerate();
-    let all: Vec<Proposal> =
-        numbered.map(|(number, proposal)| after_registration(number, proposal)).collect();
-    let seed = |proposals: &[Proposal]| {
-        let log: Vec<&Proposal> = [&registration].into_iter().chain(proposals).collect();
-        wire::encode(&(log, samples::queries()))
-    };
-    let first = |is_it: fn(&Command) -> bool| {
-        all.iter().find(|proposal| is_it(&proposal.command)).expect("one of the samples").clone()
-    };
-    let created = first(|command| matches!(command, Command::CreateSession(_)));
-    let destroyed = first(|command| matches!(command, Command::DestroySession(_)));
-    let acquired = first(|command| matches!(command, Command::Kv(KvCommand::Acquire(..))));
-    let released = first(|command| matches!(command, Command::Kv(KvCommand::Release(..))));
-    let story = [created, acquired.clone(), released, acquired, destroyed];
-    all.chunks(5).map(seed).chain([seed(&all), seed(&story)]).collect()
+    let all: Vec<Command> = samples::of::<Proposal>().into_iter().map(|proposal| proposal.command).collect();
+    let (session, new) =
+        (SessionId::from_random([1; 16]), || NewEntry { key: "a".into(), value: "value".into(), flags: 42 });
+    let acquire = || Command::Kv(KvCommand::Acquire(new(), session));
+    let story = vec![
+        Command::CreateSession(SessionSpec {
+            node_checks: Vec::new(),
+            ..SessionSpec::of(session, "a".into())
+        }),
+        acquire(),
+        Command::Kv(KvCommand::Release(new(), session)),
+        acquire(),
+        Command::DestroySession(session),
+    ];
+    let story = [story, all.clone()].concat();
+    let queries = samples::of();
+    all.chunks(5).chain([&story[..5], &story]).map(|commands| seed(commands, &queries)).collect()
 }
 
-fn is_registration(proposal: &Proposal) -> bool {
-    matches!(proposal.command, Command::RegisterAgent(_))
+/// Returns commands of one agent after its registration, and queries.
+fn seed(commands: &[Command], queries: &[Query]) -> Vec<u8> {
+    let node = Node::of("a".into(), "6f7e1c3e-2f0a-4d35-8a60-0f4b2ac7a002".into(), "127.0.0.1");
+    let register = Command::RegisterAgent(AgentRegistration::of(node));
+    let numbered = |(sequence, command): (u64, &Command)| {
+        let request = RequestId { agent: AgentNumber(1), generation: Generation(1), sequence, lowest: 1 };
+        Proposal { request: Some(request), at: WallTime(1), command: command.clone() }
+    };
+    let registration = Proposal { request: None, at: WallTime(1), command: register };
+    let log: Vec<Proposal> = [registration].into_iter().chain((1..).zip(commands).map(numbered)).collect();
+    wire::encode(&(log, queries))
 }
 
 #[cfg(test)]

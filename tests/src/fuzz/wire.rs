@@ -5,7 +5,9 @@ use lockmesh_core::Proposal;
 use lockmesh_core::raft::log::LogEntry;
 use lockmesh_core::raft::message::PeerMessage;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::rpc::{CallFrame, MAX_FRAME_BYTES, ReplyFrame};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::format;
+use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, ReplyFrame, Request, Response};
 use lockmesh_protocol::wire;
 use lockmesh_server::peers::Hello;
 use lockmesh_server::store::RowReader;
@@ -63,43 +65,52 @@ pub fn wire_log_entry(data: &[u8]) {
 
 /// Returns seeds of [`wire_call_frame`].
 pub fn call_frame_seeds() -> Vec<Vec<u8>> {
-    samples::call_frames().iter().map(wire::encode).collect()
+    let of_command = |command| CallFrame(vec![Call::Begin(CallId(1), Request::Propose(None, command))]);
+    let commands = samples::of::<Command>().into_iter().map(of_command);
+    samples::some::<CallFrame>().into_iter().chain(commands).map(|frame| wire::encode(&frame)).collect()
 }
 
 /// Returns seeds of [`wire_reply_frame`].
 pub fn reply_frame_seeds() -> Vec<Vec<u8>> {
-    samples::reply_frames().iter().map(wire::encode).collect()
+    let replies =
+        samples::of::<Response>().into_iter().map(|response| ReplyFrame(vec![(CallId(1), response)]));
+    replies.chain([ReplyFrame(Vec::new())]).map(|frame| wire::encode(&frame)).collect()
 }
 
 /// Returns seeds of [`wire_peer_message`].
 pub fn peer_message_seeds() -> Vec<Vec<u8>> {
-    samples::peer_messages().iter().map(wire::encode).collect()
+    samples::of::<PeerMessage>().iter().map(wire::encode).collect()
 }
 
 /// Returns seeds of [`wire_hello`].
 pub fn hello_seeds() -> Vec<Vec<u8>> {
-    samples::hellos().into_iter().map(|hello| wire::encode(&vec![hello])).collect()
+    samples::of::<Vec<Hello>>().iter().map(wire::encode).collect()
 }
 
 /// Returns seeds of [`wire_snapshot_rows`].
 pub fn snapshot_row_seeds() -> Vec<Vec<u8>> {
-    let rows = samples::snapshot_rows();
-    vec![rows[..rows.len() / 2].to_vec(), rows]
+    let mut bytes = Vec::new();
+    for change in samples::of::<Change>() {
+        let row = format::encode(&change);
+        bytes.extend((row.len() as u32).to_be_bytes());
+        bytes.extend(row);
+    }
+    vec![bytes[..bytes.len() / 2].to_vec(), bytes]
 }
 
 /// Returns seeds of [`wire_proposal`].
 pub fn proposal_seeds() -> Vec<Vec<u8>> {
-    samples::proposals().iter().map(wire::encode).collect()
+    samples::of::<Proposal>().iter().map(wire::encode).collect()
 }
 
 /// Returns seeds of [`wire_change`].
 pub fn change_seeds() -> Vec<Vec<u8>> {
-    samples::changes().iter().map(encode_bare).collect()
+    samples::of::<Change>().iter().map(encode_bare).collect()
 }
 
 /// Returns seeds of [`wire_log_entry`].
 pub fn log_entry_seeds() -> Vec<Vec<u8>> {
-    samples::log_entries().iter().map(encode_bare).collect()
+    samples::of::<LogEntry>().iter().map(encode_bare).collect()
 }
 
 fn message<T: Serialize + DeserializeOwned + PartialEq + Debug>(data: &[u8]) {

@@ -1,9 +1,9 @@
 //! The command under the lock: a process or a tree of processes. Each process records the first and
 //! the last moment at which it ran, every millisecond, so a record ends with its process.
 
-use crate::cluster::text;
 use crate::dialect::let_pass;
 use crate::hosts::belief::{Belief, BootTime};
+use crate::member::text;
 use rustix::process::setsid;
 use std::fs::{self, File};
 use std::io::{self, Write};

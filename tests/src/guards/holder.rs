@@ -3,9 +3,9 @@
 
 use super::command::{BEAT, ourselves, recorded};
 use super::fault::{Output, Target};
-use crate::cluster::text;
 use crate::fleet::freeze;
 use crate::hosts::members::Hosts;
+use crate::member::text;
 use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, ioctl_tiocsctty, kill_process, setsid};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
@@ -44,6 +44,8 @@ pub struct Holder {
     shell: Child,
     ends: Ends,
     records: PathBuf,
+    /// The outputs, unless they are a terminal's or full.
+    log: PathBuf,
 }
 
 /// The other ends of its outputs.
@@ -73,7 +75,7 @@ impl Holder {
         let supervisor = hosts.wait_for("its supervisor", || {
             children(lock).into_iter().find(|child| name(*child).as_deref() == Some(SUPERVISOR))
         });
-        Self { lock, supervisor, shell, ends, records }
+        Self { lock, supervisor, shell, ends, records, log: log.to_owned() }
     }
 
     fn pid(&self, hosts: &Hosts, host: &str, target: Target) -> Pid {
@@ -141,6 +143,8 @@ impl Holder {
         }
         drop(self.ends);
         self.shell.wait().expect("it is a child of this process");
+        let said = fs::read_to_string(&self.log).unwrap_or_default();
+        assert!(!said.contains(" panicked at "), "lockmesh lock panicked:\n{said}");
         survivors.len()
     }
 }

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_survivors_and_late_starts_are_broken() {
+    fn overlaps_survivors_late_starts_reported() {
         assert_eq!(broken("kill", Kind::Slow, Some(0.05), 0), "");
         assert!(broken("kill", Kind::Slow, Some(0.06), 0).contains("passed on 60 ms after"));
         assert_eq!(broken("kill-both", Kind::Slow, Some(1.0), 0), "", "no process could release it");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn children_without_any_guard_are_excepted() {
+    fn unguarded_children_are_excused() {
         assert_eq!(broken("kill-stop", Kind::Forking, Some(-3.0), 8), "");
         assert!(broken("kill-stop", Kind::Slow, Some(-3.0), 1).contains("survived"));
         assert!(broken("stop-kill", Kind::Forking, Some(-3.0), 8).contains("survived"));

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_up_to_its_last_whole_line() {
+    fn incomplete_last_line_is_ignored() {
         assert_eq!(Belief::parse(""), None);
         assert_eq!(Belief::parse("17"), None, "half a line may be half a number");
         assert_eq!(Belief::parse("17\n"), Some(belief(17, 17)));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn beliefs_that_share_a_moment_are_counted() {
+    fn overlapping_beliefs_are_counted() {
         let (one, next, late) = (belief(10, 20), belief(21, 30), belief(30, 31));
         assert_eq!(overlaps(&[]), 0);
         assert_eq!(overlaps(&[one, next]), 0);

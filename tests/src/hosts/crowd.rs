@@ -3,12 +3,14 @@
 //! An agent's metrics are read over its Unix socket, which sends no packet. A query of the servers'
 //! state uses the loopback interface, where traffic is counted, so callers keep such queries rare.
 
-use super::member::Member;
 use super::members::{SERVERS, TIMEOUT, json, wait_within};
-use crate::cluster::{ask_quickly, certificates, configure, idle_write, make_authority, write_config};
+use crate::binary;
+use crate::cluster::{ask_quickly, idle_write};
 use crate::figures::Figures;
 use crate::fleet::shell;
 use crate::http::{Address, Client};
+use crate::member::Member;
+use crate::member::{certificates, configure, make_authority, write_config};
 use crate::stand_ins::issue;
 use lockmesh_net::Authority;
 use lockmesh_protocol::id::NodeName;
@@ -64,7 +66,7 @@ impl Crowd {
         let authority = authority.expect("it was just made");
         let agent = |number| Agent::new(&home, &authority, number, &addresses);
         let mut crowd = Self { servers: servers.collect(), agents: (0..agents).map(agent).collect() };
-        crowd.servers.iter_mut().for_each(|server| server.begin(&[]));
+        crowd.servers.iter_mut().for_each(|server| server.begin(&[], binary::lockmesh()));
         crowd.begin(OBSERVER..OBSERVER + 1);
         wait_within(TIMEOUT, || idle_write(&crowd.agents[OBSERVER].client)).expect("the servers serve");
         crowd
@@ -88,7 +90,7 @@ impl Crowd {
 
     /// Starts agents that are not running.
     pub fn begin(&mut self, agents: Range<usize>) {
-        self.agents[agents].iter_mut().for_each(|agent| agent.member.begin(&YIELDING));
+        self.agents[agents].iter_mut().for_each(|agent| agent.member.begin(&YIELDING, binary::lockmesh()));
     }
 
     /// Sends SIGKILL to agents at once.
@@ -99,7 +101,7 @@ impl Crowd {
 
     /// Waits for the exit of killed agents.
     pub fn wait_for_end(&mut self, agents: Range<usize>) {
-        self.agents[agents].iter_mut().for_each(|agent| agent.member.wait_for_end());
+        self.agents[agents].iter_mut().for_each(|agent| _ = agent.member.wait_for_end());
     }
 
     /// Returns the process number of an agent.
@@ -161,7 +163,7 @@ impl Agent {
             "listen = \"127.0.0.1:{}\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\n[upstream]\nservers = {servers:?}\n",
             AGENT_PORT + 2 * number
         );
-        let config = configure(home, &name, "agent", &home.join(&name), &rest);
+        let config = configure(home, "ca", &name, "agent", &home.join(&name), &rest);
         Self { member: Member::new(name, "agent", config), client: Client { address: Address::Unix(socket) } }
     }
 }

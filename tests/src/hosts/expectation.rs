@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_silence_is_borne_and_long_silence_is_not() {
+    fn only_long_silence_passes_lock() {
         let of = |seconds, window| of_silence(Some(Duration::from_secs(seconds)), window);
         let within = |seconds| Passes(Duration::from_secs(seconds));
         assert_eq!([1, 4, 10].map(|seconds| of(seconds, Window::Fast)), [Kept, within(3), within(3)]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_follow_from_window_ttl_and_lock_delay() {
+    fn bounds_follow_window_and_delay() {
         let seconds = |time: Duration| time.as_secs_f64();
         assert_eq!(Window::ALL.map(|window| seconds(window.borne())), [1.2, 4.0, 12.0, 1.0]);
         assert_eq!(Window::ALL.map(|window| seconds(window.settled())), [5.0, 12.0, 32.0, 6.0]);

@@ -336,14 +336,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn fault_names_are_unique() {
         for fault in every() {
             assert_eq!(every().filter(|other| other.name == fault.name).count(), 1, "{}", fault.name);
         }
     }
 
     #[test]
-    fn who_only_loses_a_server_keeps_the_lock() {
+    fn server_loss_keeps_lock() {
         for name in ["cut-to-leader", "leader-stopped", "leader-partitioned", "agent-restarted"] {
             assert_eq!(fault(name).expectation(Window::Fast), Expectation::Kept, "{name}");
         }
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_gone_loses_it_for_a_reason_that_is_told() {
+    fn host_loss_names_its_cause() {
         assert_eq!(LINK_DOWN.expectation(Window::Fast), Expectation::Passes(Window::Fast.limit()));
         assert_eq!(LINK_DOWN.causes(Window::Fast), ["node-failed"]);
         assert_eq!(LINK_DOWN.causes(Window::Ttl), ["ttl-expired", GIVEN_UP]);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_heard_but_hears_nothing_gives_the_lock_up() {
+    fn deaf_host_releases_lock() {
         for name in ["servers-cut", "port-8300-closed", "port-8301-closed"] {
             let fault = fault(name);
             assert_eq!(
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_who_they_are_when_it_begins() {
+    fn roles_resolve_by_current_leader() {
         assert_eq!(Which::Follower.hosts("s1"), ["s2"]);
         assert_eq!(Which::Follower.hosts("s2"), ["s1"]);
         assert_eq!(Which::Others.hosts("s1"), ["s1", "s2", "s3", "n2", "n3", "n4", "n5"]);

@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 folder=$(realpath -m "${1:-target/consul}")
-tests/clients/debian11.sh "$folder" consul
+tests/clients/debian.sh bullseye "$folder" consul
 cat "$folder/packages"
 echo "ready: cargo run -p lockmesh-tests --bin hosts -- --beside-consul $folder/usr/bin/consul"

@@ -79,7 +79,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn clients_that_are_disconnected_come_back_until_the_end() {
+    fn disconnected_clients_reconnect() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let flood = Flood::start(Address::Tcp(listener.local_addr().expect("a bound address")));
         let accepted: Vec<_> = listener.incoming().take(CLIENTS + 10).map(drop).collect();

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_is_in_one_share_and_shares_are_alike() {
+    fn shares_are_disjoint_and_balanced() {
         let parts: Vec<Part> = (1..=20).map(|seconds| part(&seconds.to_string(), seconds)).collect();
         let shares = share(parts.clone(), 4);
         let lengths = shares.iter().map(|share| share.iter().map(|part| part.length.as_secs()).sum::<u64>());

@@ -1,12 +1,14 @@
 //! The cluster on the hosts: servers on three of them, agents on five, as in production.
 
 use super::flood::Flood;
-use super::member::Member;
 use super::network::Network;
-use crate::cluster::{ask_quickly, idle_write, make_authority, text, write_config};
+use crate::binary;
+use crate::cluster::{ask_quickly, idle_write};
 use crate::dialect::let_pass;
 use crate::fleet::{self, freeze};
 use crate::http::{Address, Client};
+use crate::member::Member;
+use crate::member::{make_authority, text, write_config};
 use crate::process::Process;
 use serde_json::Value;
 use std::fs;
@@ -93,7 +95,7 @@ impl Hosts {
             true => &SERVER_LIMITS[..],
             false => &AGENT_LIMITS[..],
         };
-        self.members[place].begin(&[&["ip"], &on[..], limits].concat());
+        self.members[place].begin(&[&["ip"], &on[..], limits].concat(), binary::lockmesh());
     }
 
     /// Starts clients that take all connections of the servers or agents on these hosts.

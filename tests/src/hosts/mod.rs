@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `sandbox` | the namespaces around a run, which leave nothing behind |
 //! | `network` | a namespace for each host, a bridge, and links that can be taken down |
-//! | `member`, `members` | a server or an agent across restarts; all of them on the hosts |
+//! | `members` | the servers and agents on the hosts |
 //! | `guard`, `belief` | `lockmesh lock` on a host, and the times at which its holder believes |
 //! | `fault` | the faults |
 //! | `flood` | clients that take all connections of a process |
@@ -32,7 +32,6 @@ pub mod flood;
 pub mod guard;
 pub mod idle;
 pub mod jobs;
-pub mod member;
 pub mod members;
 pub mod mesh;
 pub mod mesh_report;

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_kept_or_passes_on_within_a_second() {
+    fn stuck_or_lost_lock_reported() {
         let none = LockDelay::None;
         assert_eq!(broken(row(3, Window::Default, true, None), none), "");
         assert!(broken(row(3, Window::Default, false, Some(0.3)), none).contains("had to keep"));
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_delay_is_waited_for() {
+    fn lock_delay_extends_allowed_time() {
         assert_eq!(broken(row(8, Window::Default, false, Some(15.9)), LockDelay::Shipped), "");
         assert!(broken(row(8, Window::Default, false, Some(16.6)), LockDelay::Shipped).contains("stuck"));
     }
 
     #[test]
-    fn shared_beliefs_and_wrong_causes_are_told() {
+    fn overlaps_and_wrong_causes_reported() {
         let shared = OutageRow { overlaps: 1, ..row(8, Window::Fast, false, Some(0.1)) };
         assert!(broken(shared, LockDelay::None).contains("same moment"));
         let excused = OutageRow {

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_lies_in_the_middle() {
+    fn median_of_odd_and_even() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[3.0]), Some(3.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_expected_breaks_nothing() {
+    fn expected_outcomes_are_accepted() {
         let gone = fault("host-killed");
         let row = Row::new(
             gone,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_not_as_expected_is_told() {
+    fn unexpected_outcomes_are_reported() {
         let gone = fault("host-killed");
         assert!(broken("host-killed", vec![round(gone, None)]).contains("no contender was given the lock"));
         assert!(broken("host-killed", vec![round(gone, Some(3.1))]).contains("not within 3s"));

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_alive_again_from_its_last_change_on() {
+    fn node_alive_after_last_change() {
         let seen = |list: &[(u64, &str)]| -> Vec<(BootTime, String)> {
             list.iter().map(|(at, status)| (BootTime(at * 1_000_000_000), (*status).to_owned())).collect()
         };

@@ -41,7 +41,7 @@ pub fn build(copy: &Path, target: &Path, finders: &BTreeSet<Finder>) -> Result<B
         copy_dependencies(&target.join("debug"));
     }
     let mut built = Built { lockmesh: target.join("debug/lockmesh"), ..Built::default() };
-    let mut arguments = vec!["test", "--no-run", "--workspace", "--exclude", "lockmesh-compare"];
+    let mut arguments = vec!["test", "--no-run", "--workspace"];
     match finders.iter().any(|finder| finder.package == "tests") {
         // With any test of a package cargo builds the package's programs, including the simulator.
         true => arguments.extend(["--test", "hunt"]),

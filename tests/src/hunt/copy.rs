@@ -127,7 +127,7 @@ mod tests {
     use super::with_condition;
 
     #[test]
-    fn only_the_whole_word_is_a_condition() {
+    fn condition_replaces_whole_words_only() {
         let put = "if FAULT { DEFAULT_TTL } else { a(!FAULT) }";
         let condition = "crate::hunt::breaks(\"Rule\")";
         let expected = format!("if {condition} {{ DEFAULT_TTL }} else {{ a(!{condition}) }}");

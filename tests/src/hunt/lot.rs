@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_is_drawn_sooner_or_later() {
+    fn every_rule_is_drawn_eventually() {
         let drawn: BTreeSet<String> = (0..100).flat_map(|seed| names(20, seed)).collect();
         assert_eq!(drawn.len(), 100);
     }
 
     #[test]
-    fn a_sample_is_no_larger_than_the_table() {
+    fn sample_bounded_by_table() {
         assert_eq!(names(100, 1).len(), 100);
         assert_eq!(names(1_000, 1).len(), 100);
         assert!(names(0, 1).is_empty());

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_log_lines_are_those_of_the_sources() {
+    fn quoted_log_lines_exist_in_sources() {
         let page = std::fs::read_to_string(top().join("deploy/operations/troubleshoot.md")).expect("a page");
         let code = tree::sources().into_iter().filter(|source| source.path.ends_with(".rs"));
         let code: Vec<String> = code.map(|source| joined_literals(&source.text)).collect();

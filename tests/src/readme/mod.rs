@@ -13,6 +13,7 @@ pub mod terminal;
 use page::{Action, Block};
 use std::collections::BTreeMap;
 use std::path::Path;
+pub use terminal::HOME;
 use terminal::Terminal;
 
 /// The terminal of commands that a document needs before its own.
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_document_can_be_read_and_every_runbook_is_listed() {
+    fn documents_parse_and_runbooks_are_listed() {
         for name in PAGES {
             let text = std::fs::read_to_string(tree().join(name)).expect(name);
             page::blocks(&text).unwrap_or_else(|problem| panic!("{name}:{problem}"));

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_and_output_are_read_with_their_marks() {
+    fn marks_label_commands_and_output() {
         let page = "```toml\nx = 1\n```\n## One\ntext\n<!-- terminal 1, keeps running -->\n```console\n$ a b\n\
                     says c\n$ d\n```\n<!-- terminal 2 prints -->\n```\nlate\n```\n<!-- terminal 1: Ctrl-C -->\n\
                     <!-- not typed: why -->\n```console\n$ x\n```\n<!-- before: e f -->\n";
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_of_a_list_are_indented_and_commands_continue() {
+    fn list_indentation_and_line_continuation() {
         let page = "1. Do:\n\n   <!-- terminal 3 -->\n   ```console\n   $ a \\\n     b\n   out\n   ```\n";
         let commands = vec![command("a \\\n  b", &["out"])];
         let expected =
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn no_command_is_left_out_in_silence() {
+    fn unmarked_or_unknown_blocks_rejected() {
         for (page, error) in [
             ("text\n```console\n$ y\n```\n", "2: no mark names the terminal of this block"),
             ("```sh\ny\n```\n", "1: no mark names the terminal of this block"),

@@ -3,7 +3,7 @@
 
 use super::shown;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
@@ -23,12 +23,12 @@ const ENDED: &str = "the-command-has-ended-with";
 /// The maximum number of lines that were printed and not yet read.
 const UNREAD_LINES: usize = 65_536;
 
+/// The home folder of the documents' reader: a new one for each run, as is all of `/tmp`.
+pub const HOME: &str = "/tmp/home";
+
 /// Variables of our environment that a newcomer's shell also has.
-const KEPT: [&str; 8] = [
-    "HOME",
+const KEPT: [&str; 5] = [
     "PATH",
-    "CARGO_HOME",
-    "RUSTUP_HOME",
     "RUSTUP_TOOLCHAIN",
     "CARGO_PROFILE_RELEASE_LTO",
     "CARGO_PROFILE_RELEASE_OPT_LEVEL",
@@ -65,6 +65,12 @@ impl Terminal {
         ]);
         shell.env_clear().env("SHELL", "/bin/bash").env("PS1", "").env("PS2", "").env("TERM", "dumb");
         shell.envs(KEPT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+        // The toolchain stays where it is.
+        let real_home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+        for (name, default) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
+            shell.env(name, std::env::var_os(name).unwrap_or_else(|| real_home.join(default).into()));
+        }
+        shell.env("HOME", HOME);
         if let Some(program) = program {
             let path = std::env::var("PATH").unwrap_or_default();
             shell.env("PATH", format!("{}:{path}", program.display()));

@@ -19,7 +19,7 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::member::Member;
 use super::process::CLUSTER_ID;
-use super::session_watches::SessionWatches;
+use super::session_watches::{HandoverFile, SessionWatches};
 use super::stage::{Event, Stage};
 use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::lease::LeaseState;
@@ -111,6 +111,8 @@ pub struct Agent {
     pub(super) guards: Guards,
     /// The sessions that guards follow.
     pub(super) watches: SessionWatches,
+    /// In its folder: the guards that the last process left.
+    pub(super) handover_file: HandoverFile,
     /// Its health checks.
     pub(super) checks: AgentChecks,
     /// Its part in the mesh.
@@ -152,6 +154,7 @@ impl Agent {
             tasks,
             guards: Guards::begin(stage, place, clock),
             watches: SessionWatches::default(),
+            handover_file: HandoverFile::Absent,
             checks: AgentChecks::default(),
             member: Member::default(),
         };
@@ -199,6 +202,7 @@ impl Agent {
         stage.hit(Mark::HostDied);
         self.boots += 1;
         self.clock = Clock::start(stage.now, clock_rate(stage));
+        self.checks.host_dies();
         for guard in self.guards.numbers() {
             let event = GuardEvent::HostDies(self.clock, downtime);
             stage.after(Duration::ZERO, Event::Guard(self.place, guard, event));
@@ -227,7 +231,7 @@ impl Agent {
         (self.leader, self.home, self.registration) = (None, None, None);
         self.questions.clear();
         (self.lease, self.farewell) = (LeaseState::default(), None);
-        self.watches = SessionWatches::default();
+        self.watches = SessionWatches::begin(stage.now + downtime, &self.handover_file);
         self.member = Member::begin(stage.now + downtime);
         self.guards.disconnect(stage, self.place);
         for task in &mut self.tasks {
@@ -255,6 +259,7 @@ impl Agent {
         if let Some((_, wish)) = waits {
             judge.object("agent", format!("agent {} ended and left {wish:?} unanswered", self.place));
         }
+        self.handover_file = self.watches.for_successor();
         self.lose_folder(stage);
         self.restart(stage, judge);
     }
@@ -267,7 +272,7 @@ impl Agent {
             stage.hit(Mark::FolderLost);
             stage.log(|| format!("agent {} loses its data folder", self.place));
             self.folders_lost += 1;
-            self.pin = None;
+            (self.pin, self.handover_file) = (None, HandoverFile::Absent);
         }
     }
 
@@ -549,6 +554,7 @@ impl Agent {
             Notice::Registered { registration, .. } => {
                 if self.registration.replace(registration).is_some() {
                     stage.hit(Mark::RegisteredAgain);
+                    self.checks_lose_catalog(stage, judge);
                 }
             }
             Notice::MayStayGranted(_, session, _) => {
@@ -556,6 +562,7 @@ impl Agent {
                 self.tasks.iter_mut().for_each(|task| task.client.may_stay_granted(&session));
             }
             Notice::LeaseLost(_) => stage.hit(Mark::LeaseLost),
+            Notice::Restored => self.checks_lose_catalog(stage, judge),
             Notice::NotRegistered(_) => self.attempts_failed += 1,
             Notice::Pinned(pin) => self.pin = Some(pin),
             Notice::ClusterMismatch(_) => stage.hit(Mark::ClusterRefused),
@@ -577,7 +584,7 @@ impl Agent {
         if self.watch_heard(stage, judge, token, &answer) || self.mesh_heard(stage, judge, token, &answer) {
             return;
         }
-        if self.checks_heard(stage, judge, token, &answer) {
+        if self.checks_heard(stage, judge, token, &answer) || self.taken_over(stage, token, &answer) {
             return;
         }
         if self.farewell == Some(token) {

@@ -7,6 +7,7 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::network::{Link, Place};
 use super::process::DriverEvent;
+use super::session_watches::HandoverFile;
 use super::stage::{Ask, Event, Requester, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
@@ -203,6 +204,7 @@ impl Agent {
         let Some(lease) = self.upstream.registered_lease() else {
             return self.begin_to_end(stage, judge);
         };
+        self.handover_file = HandoverFile::Announced;
         let call = LocalCall::Propose(Command::AnnounceRestart(lease));
         stage.after(ANNOUNCE_TIMEOUT, Event::GoAway(self.place, self.life, token));
         let bound = judge.bound;

@@ -5,9 +5,10 @@
 use super::checks::{ALIAS, IDS, PAGE, PROBE, PROBES, SCRIPT, SERVICE};
 use super::findings::{Findings, Moment};
 use super::stage::Stage;
-use lockmesh_agent_core::registry::{
-    CheckKind, HttpTarget, NewCheck, Outbox, Probe, Registry, ServiceRegistration, Source, Target, Thresholds,
+use lockmesh_agent_core::definitions::{
+    CheckKind, HttpTarget, NewCheck, Probe, ServiceRegistration, Target, Thresholds,
 };
+use lockmesh_agent_core::registry::{Outbox, Registry, Source};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::{CheckStatus, NODE_MAINTENANCE, SERVICE_MAINTENANCE, Service};
 use lockmesh_protocol::time::Time;
@@ -125,7 +126,7 @@ impl Applications<'_> {
 
     fn deregister(&mut self, id: &str) {
         self.findings.remove(self.moment, id);
-        let _ = self.registry.deregister_check(&id.into(), &mut self.outbox);
+        self.registry.deregister_check(&id.into(), &mut self.outbox);
     }
 
     fn register_service(&mut self) {
@@ -142,7 +143,7 @@ impl Applications<'_> {
     fn deregister_service(&mut self) {
         self.findings.remove(self.moment, PROBE);
         self.findings.remove(self.moment, &service_maintenance());
-        let _ = self.registry.deregister_service(&SERVICE.into(), &mut self.outbox);
+        self.registry.deregister_service(&SERVICE.into(), &mut self.outbox);
     }
 
     fn maintain(&mut self, reason: Option<&str>) {

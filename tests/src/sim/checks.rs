@@ -3,7 +3,7 @@
 //!
 //! During the storm the applications register, report, fall silent and deregister at random, and
 //! the targets fail. In the calm the expected services and checks are known, so the catalog must be
-//! equal to them. A restart keeps the status of every check, and gives its application a whole TTL.
+//! equal to them. A restart keeps the status of every check, and brings no expiry forward.
 
 use super::agent::{Agent, registration};
 use super::applications::Applications;
@@ -11,10 +11,10 @@ use super::findings::Findings;
 use super::judge::Judge;
 use super::stage::{Event, Stage};
 use super::world::World;
+use lockmesh_agent_core::definitions::MIN_INTERVAL;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, LocalCall};
 use lockmesh_agent_core::registry::{
-    Input, Limits, MIN_INTERVAL, Notice, Order, Outbox, Outcome, Registry, RunId, Store, Stored, StoredCheck,
-    StoredService,
+    Input, Limits, Notice, Order, Outbox, Outcome, Registry, RunId, Store, Stored, StoredCheck, StoredService,
 };
 use lockmesh_core::State;
 use lockmesh_protocol::command::{Command, Deregistration, Registration};
@@ -95,7 +95,7 @@ pub(super) struct AgentChecks {
     pub(super) findings: Findings,
     /// The time of the last failed write or read of the catalog.
     pub(super) sync_failed: Option<Time>,
-    /// The time of each check's last report or registration, or of the start of the process.
+    /// The time of each check's last report or registration.
     reported: BTreeMap<CheckId, Time>,
     /// The pending call to the servers.
     call: Option<CallToken>,
@@ -130,6 +130,17 @@ impl Folder {
     }
 }
 
+impl AgentChecks {
+    /// The times of an earlier boot mean nothing on the new clock of the host.
+    pub(super) fn host_dies(&mut self) {
+        self.reported.clear();
+        let folder = self.folder.iter_mut().map(|(_, folder)| folder);
+        folder
+            .flat_map(|folder| folder.checks.values_mut())
+            .for_each(|stored| stored.times = Default::default());
+    }
+}
+
 impl World {
     /// A timer of an agent's checks fired.
     pub(super) fn check_timer(&mut self, agent: usize, life: u64, timer: CheckTimer) {
@@ -155,18 +166,21 @@ impl Agent {
             assert_eq!(statuses(before), statuses(&registry), "a restart changes the status of a check");
             assert_eq!(before.services(), registry.services(), "a restart changes a service");
         }
+        let mut findings = earlier.findings;
+        if kept.is_none() {
+            findings.forget_runs();
+        }
         self.checks = AgentChecks {
-            reported: registry.checks().into_iter().map(|check| (check.id, now)).collect(),
+            reported: if kept.is_some() { earlier.reported } else { BTreeMap::new() },
             registry: Some(registry),
             folder: Some(kept.unwrap_or_else(|| (self.folders_lost, Folder::default()))),
             down: earlier.down.into_keys().map(|probe| (probe, stage.now)).collect(),
             running: BTreeMap::new(),
-            findings: earlier.findings,
+            findings,
             sync_failed: None,
             call: None,
             wakes_at: Some(stage.now),
         };
-        self.checks.findings.restart();
         stage.after(Duration::ZERO, Event::Checks(self.place, self.life, CheckTimer::Tick));
         self.next_action(stage);
     }
@@ -297,6 +311,11 @@ impl Agent {
     /// The agent found a leader.
     pub(super) fn checks_find_leader(&mut self, stage: &mut Stage, judge: &mut Judge) {
         self.check_input(stage, judge, Input::LeaderFound);
+    }
+
+    /// The catalog may have lost what this agent registered.
+    pub(super) fn checks_lose_catalog(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        self.check_input(stage, judge, Input::CatalogLost);
     }
 
     fn check_call(&self, order: Order) -> LocalCall {

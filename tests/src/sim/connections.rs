@@ -92,6 +92,7 @@ impl Agent {
         for (id, received) in all {
             self.handle_input(stage, judge, Input::Received(id, received));
         }
+        self.take_over(stage, judge);
         stage.after(LISTEN_INTERVAL, Event::Listen(self.place, self.life));
     }
 

@@ -6,10 +6,9 @@
 use super::disk::Checkpoint;
 use lockmesh_core::State;
 use lockmesh_core::raft::log::{
-    EntryKind, HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta,
+    EntryKind, HardState, LogEntry, LogPosition, LogWrite, OwnMemory, Recovered, SnapshotMeta,
 };
 use lockmesh_core::raft::membership_after;
-use lockmesh_core::setback::LogPosition;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use std::collections::VecDeque;
 
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_takes_the_place_of_a_log_that_does_not_lead_to_it() {
+    fn diverging_log_yields_to_checkpoint() {
         let held = log(&[(2, 1), (3, 2), (4, 2)]);
         let parted = Durable { mark: mark(3, 3), base: (LogIndex(3), Term(3)), ..log(&[]) };
         assert_eq!(held.lost_in(&parted, &[]), None);

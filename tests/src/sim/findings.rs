@@ -68,8 +68,8 @@ impl Findings {
         }
     }
 
-    /// Notes a restart of the agent: runs are counted anew.
-    pub(super) fn restart(&mut self) {
+    /// Notes a loss of the data folder, which has the number of failed runs.
+    pub(super) fn forget_runs(&mut self) {
         self.0.values_mut().for_each(|finding| finding.failures = 0);
     }
 

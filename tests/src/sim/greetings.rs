@@ -6,7 +6,8 @@ use super::process::Process;
 use super::stage::Event;
 use super::world::World;
 use lockmesh_core::Input;
-use lockmesh_core::setback::{LogPosition, SetBack};
+use lockmesh_core::durability::setback::SetBack;
+use lockmesh_core::raft::log::LogPosition;
 use lockmesh_protocol::id::ServerId;
 use std::time::Duration;
 

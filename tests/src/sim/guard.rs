@@ -170,6 +170,8 @@ pub struct Guard {
     failed_since: Option<Time>,
     /// Sessions that it stopped believing in because no renewal was acknowledged in time.
     silenced: BTreeSet<SessionId>,
+    /// Sessions whose end was asked for while their renewals were acknowledged.
+    closed: BTreeSet<SessionId>,
     /// `true` if it waits until unknown holds of its sessions are released.
     is_patient: bool,
     /// `true` if a backup was restored: its session may hold a lock that it released.
@@ -212,6 +214,7 @@ impl Guard {
             silent_grant: None,
             failed_since: None,
             silenced: BTreeSet::new(),
+            closed: BTreeSet::new(),
             is_patient,
             seats: BTreeMap::new(),
             last_seat: 0,
@@ -736,6 +739,18 @@ impl Guard {
         }
     }
 
+    /// Notes that the end of a session is asked for.
+    pub(super) fn closed(&mut self, session: SessionId) {
+        if !self.was_silenced(&session) {
+            self.closed.insert(session);
+        }
+    }
+
+    /// Returns `true` if the end of this session was asked for before a silence.
+    pub(super) fn was_closed(&self, session: &SessionId) -> bool {
+        self.closed.contains(session)
+    }
+
     /// `true` if it stopped believing in this session because no renewal was acknowledged in time.
     pub(super) fn was_silenced(&self, session: &SessionId) -> bool {
         self.silenced.contains(session)
@@ -851,7 +866,8 @@ impl Guard {
                 }
             }
             Told::Acquired(id, result) => {
-                self.silent_grant = None;
+                // What it was granted in silence it releases from now on.
+                self.request_failed(stage.now);
                 if matches!(&self.doing, Doing::Acquiring(wanted, _) if *wanted == id) {
                     if matches!(result, Err(Error::SessionLost(_))) {
                         return self.abandon(stage, acts);

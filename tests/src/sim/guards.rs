@@ -20,7 +20,7 @@ use super::marks::{Mark, Marks};
 use super::stage::{Event, Stage};
 use super::supervised::CommandEvent;
 use super::world::World;
-use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input};
+use lockmesh_agent_core::quorum_client::{Answered, CallToken, EndReason, Input, LocalCall};
 use lockmesh_client::holder::HolderRequest;
 use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_protocol::change::Change;
@@ -116,6 +116,9 @@ impl Agent {
     pub(super) fn guard_acts(&mut self, stage: &mut Stage, judge: &mut Judge, guard: usize, act: Act) {
         match act {
             Act::Call(holder, request, call) => {
+                if let LocalCall::EndSession { session, reason: EndReason::Closed } = &call {
+                    self.guards.all[guard].closed(*session);
+                }
                 let token = self.next_token();
                 self.guards.calls.insert(token, Some((guard, holder, request)));
                 self.call_locally(stage, judge, token, call);
@@ -303,7 +306,9 @@ impl World {
         for change in changes {
             let Change::Loss(_, Some(loss)) = change else { continue };
             let session = &loss.session;
-            let was_silenced = guards.iter().any(|guard| guard.was_silenced(session));
+            // An end that was asked for before the silence keeps its reason, however late it comes.
+            let was_closed = guards.iter().any(|guard| guard.was_closed(session));
+            let was_silenced = !was_closed && guards.iter().any(|guard| guard.was_silenced(session));
             match &loss.cause {
                 LossCause::Destroyed if was_silenced && !self.stage.revoked.contains(session) => {
                     return Some(format!("{session} ended as destroyed, but its guard received no renewal"));

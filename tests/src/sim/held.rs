@@ -254,6 +254,13 @@ impl World {
         {
             self.held.announced.insert(place, now);
         }
+        if let Some(Command::EndRestart { agent, .. }) = command
+            && let Some(agent) =
+                self.judge.history.state().agent(*agent).filter(|it| it.restart_announced.is_none())
+            && let Some(place) = place_of(&agent.node)
+        {
+            self.held.announced.remove(&place);
+        }
     }
 }
 

@@ -33,7 +33,7 @@ impl Agent {
         self.member.kept.drain(..too_many);
     }
 
-    /// Sends accusations, replayed datagrams, malformed data and slander.
+    /// Sends suspicions, replayed datagrams, malformed data and slander.
     pub(super) fn lie(&mut self, stage: &mut Stage, judge: &mut Judge) {
         let others = stage.plan.clients.agents as u64;
         let to = stage.draw.below(others) as usize;
@@ -44,7 +44,7 @@ impl Agent {
                 let mut leases: Vec<LeaseId> = members.filter_map(|member| member.id.lease()).collect();
                 let invented = leases.first().map(|lease| LeaseId { began: LogIndex(u64::MAX), ..*lease });
                 leases.extend(invented);
-                self.accuse(stage, judge, leases);
+                self.suspect(stage, judge, leases);
             }
             1 | 2 => {
                 if let Some(datagram) = self.member.kept.front().cloned() {

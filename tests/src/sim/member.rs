@@ -49,7 +49,7 @@ pub struct Member {
     /// The pending query to a server for news.
     sync: Option<CallToken>,
     /// Pending reports of suspects to servers.
-    accusing: BTreeSet<CallToken>,
+    suspecting: BTreeSet<CallToken>,
     /// Questions that servers asked it to forward.
     pub(super) awaited: Vec<Question>,
     /// Datagrams that a liar keeps for replay.
@@ -205,9 +205,9 @@ impl Agent {
             stage.hit(Mark::VerdictHeard);
             judge.see(stage, &Fact::VerdictHeard { agent: self.place, verdict });
         }
-        if !output.accusations.is_empty() {
-            stage.hit(Mark::Accused);
-            self.accuse(stage, judge, output.accusations);
+        if !output.suspicions.is_empty() {
+            stage.hit(Mark::Suspected);
+            self.suspect(stage, judge, output.suspicions);
         }
         for (from, challenge) in output.challenges {
             self.challenge(stage, judge, Challenger::Member(from), challenge);
@@ -223,10 +223,10 @@ impl Agent {
         stage.send(Place::Agent(self.place), Place::Agent(to), Event::Datagram(to, bytes));
     }
 
-    pub(super) fn accuse(&mut self, stage: &mut Stage, judge: &mut Judge, leases: Vec<LeaseId>) {
+    pub(super) fn suspect(&mut self, stage: &mut Stage, judge: &mut Judge, leases: Vec<LeaseId>) {
         let token = self.next_token();
-        self.member.accusing.insert(token);
-        self.call_locally(stage, judge, token, LocalCall::AskHome(Request::Accuse(leases)));
+        self.member.suspecting.insert(token);
+        self.call_locally(stage, judge, token, LocalCall::AskHome(Request::Suspect(leases)));
     }
 
     /// Handles the reply to a call of the mesh; returns `false` for any other call.
@@ -237,7 +237,7 @@ impl Agent {
         token: CallToken,
         answer: &Result<Answered, Unavailable>,
     ) -> bool {
-        if self.member.accusing.remove(&token) {
+        if self.member.suspecting.remove(&token) {
             return true;
         }
         if self.member.sync != Some(token) {

@@ -10,13 +10,13 @@ use super::lease_turn::LeaseTurn;
 use super::marks::Mark;
 use super::readers::Readers;
 use super::stage::{self, Ask, Requester, Stage};
+use lockmesh_core::durability::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, CheckpointReader, DiskHealth, Event, Frontend, FrontendConfig, PartWanted,
+    Actions, CallAnswer, CallRef, DiskHealth, Event, Frontend, FrontendConfig, OpenReader, PartWanted,
     ShellEffects, SnapshotFetch, Storage,
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
-use lockmesh_core::unwritten::{StoreOrder, Unwritten};
 use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
@@ -97,7 +97,7 @@ pub struct Turn {
     /// A snapshot that the shell must fetch.
     pub fetch: Option<SnapshotFetch>,
     /// Readers of the checkpoint on disk that must be opened.
-    pub open_readers: Vec<(CheckpointReader, CallRef)>,
+    pub open_readers: Vec<OpenReader>,
     /// Parts to be read by open readers.
     pub parts: Vec<PartWanted>,
     /// Servers to be notified of their removal.
@@ -376,12 +376,12 @@ impl Process {
         turn.leases.served = self.serving_term();
         let events = std::mem::take(&mut self.events);
         let brings_snapshot = events.iter().any(|event| matches!(event, DriverEvent::Snapshot(Some(_))));
+        for event in self.readers.take_events(stage.now) {
+            self.frontend.handle(now, event, &mut self.actions);
+        }
         for event in events {
             turn.leases.takes(&event);
             self.handle(now, event);
-        }
-        for _ in 0..self.readers.close_silent(stage.now) {
-            self.frontend.handle(now, Event::ReaderClosed, &mut self.actions);
         }
         self.frontend.advance(
             now,
@@ -498,6 +498,7 @@ impl Process {
             stage.hit(Mark::ForgedAnswer);
         }
         turn.open_readers.append(&mut actions.open_readers);
+        actions.close_readers.drain(..).for_each(|number| self.readers.close(number));
         turn.parts.append(&mut actions.parts);
         turn.fetch = actions.fetch.take().or(turn.fetch);
         if !actions.removed_senders.is_empty() {
@@ -528,8 +529,8 @@ impl Process {
     }
 
     /// Reports to the frontend that a reader could not be opened.
-    pub fn reader_failed(&mut self, stage: &mut Stage) {
-        self.readers.failed();
+    pub fn reader_failed(&mut self, stage: &mut Stage, number: u64) {
+        self.readers.failed(number);
         self.wake(stage, stage.now);
     }
 

@@ -10,7 +10,7 @@
 use super::client::Wish;
 use super::marks::Mark;
 use super::stage::Stage;
-use lockmesh_agent_core::prepared_query::{check, filled, selected};
+use lockmesh_agent_core::prepared_query::{Execution, check, filled};
 use lockmesh_protocol::command::{Command, Deregistration, NewQuery, QueryCommand, Registration};
 use lockmesh_protocol::id::{NodeName, QueryId, ServiceId, SessionId};
 use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec, QueryTemplate};
@@ -49,8 +49,8 @@ pub struct Querier {
     queries: BTreeSet<QueryId>,
     /// The session that it created last.
     session: Option<SessionId>,
-    /// The service of the query in execution, whose instances are read next.
-    execution: Option<QueryService>,
+    /// The execution whose instances are read next.
+    execution: Option<Execution>,
     written: u64,
     served: bool,
 }
@@ -152,7 +152,7 @@ impl Querier {
     /// Lists, reads or executes queries.
     fn read(&self, stage: &mut Stage, known: &[QueryId]) -> Wish {
         let query = match (&self.execution, stage.draw.below(4), stage.draw.any(known)) {
-            (Some(service), ..) => Query::ServiceInstances(service.service.clone()),
+            (Some(execution), ..) => execution.queries().remove(0),
             (None, 0, _) => Query::PreparedQueries,
             (None, 1, Some(id)) => Query::PreparedQuery(id),
             _ => Query::ResolvePreparedQuery((*stage.draw.pick(&LOOKED_UP)).into()),
@@ -204,11 +204,11 @@ impl Querier {
                 if row.spec.is_template() {
                     stage.hit(Mark::QueryByTemplate);
                 }
-                self.execution = filled(&row.spec, name).ok().map(|spec| spec.service);
+                self.execution = filled(&row.spec, name).ok().map(|spec| Execution::new(spec.service, false));
             }
             (Query::ServiceInstances(_), Rows::Instances(rows)) => {
-                let service = self.execution.take().unwrap_or_default();
-                if !selected(rows, &service, 0).is_empty() {
+                let run = |execution: Execution| execution.run(rows, None, 0, usize::MAX);
+                if self.execution.take().map(run).is_some_and(|found| !found.is_empty()) {
                     stage.hit(Mark::QueryExecuted);
                 }
             }

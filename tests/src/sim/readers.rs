@@ -1,6 +1,7 @@
 //! Open readers of a process's checkpoints: for backups, and for servers that fetch a snapshot. In
 //! the real process each has a thread; here each replies when its time has come.
 
+use lockmesh_core::frontend::Event;
 use lockmesh_protocol::rpc::Response;
 use lockmesh_protocol::time::Time;
 use lockmesh_server::snapshot::CheckpointSource;
@@ -11,9 +12,8 @@ use std::fmt::{self, Debug, Formatter};
 #[derive(Debug, Default)]
 pub struct Readers {
     open: BTreeMap<u64, Open>,
-    last_id: u64,
-    /// The number of readers that could not be opened and were not reported yet.
-    failed: usize,
+    /// What was not reported to the frontend yet.
+    events: Vec<Event>,
 }
 
 struct Open {
@@ -29,34 +29,38 @@ impl Debug for Open {
 }
 
 impl Readers {
-    /// Opens a reader, and returns its number.
-    pub fn begin(&mut self, now: Time, source: CheckpointSource) -> u64 {
-        self.last_id += 1;
-        self.open.insert(self.last_id, Open { source, asked: now });
-        self.last_id
+    /// Opens the reader with this number.
+    pub fn begin(&mut self, now: Time, number: u64, source: CheckpointSource) {
+        self.open.insert(number, Open { source, asked: now });
     }
 
-    /// Notes that a reader could not be opened.
-    pub fn failed(&mut self) {
-        self.failed += 1;
+    /// Closes the reader with this number.
+    pub fn close(&mut self, number: u64) {
+        self.open.remove(&number);
+    }
+
+    /// Notes that the reader with this number could not be opened.
+    pub fn failed(&mut self, number: u64) {
+        self.events.push(Event::ReaderClosed(number));
     }
 
     /// Returns a reader's reply.
     pub fn answer(&mut self, now: Time, reader: u64, number: u32) -> Response {
-        match self.open.get_mut(&reader) {
-            Some(open) => {
-                open.asked = now;
-                open.source.answer(reader, number)
-            }
-            None => CheckpointSource::gone(),
+        let Some(open) = self.open.get_mut(&reader) else { return CheckpointSource::gone() };
+        open.asked = now;
+        let response = open.source.answer(reader, number);
+        if open.source.is_finished() {
+            self.events.push(Event::ReaderFinished(reader));
         }
+        response
     }
 
-    /// Closes readers without recent requests; returns the number of readers that were closed or
-    /// never opened.
-    pub fn close_silent(&mut self, now: Time) -> usize {
-        let before = self.open.len();
-        self.open.retain(|_, open| now.since(open.asked) <= open.source.timeout());
-        before - self.open.len() + std::mem::take(&mut self.failed)
+    /// Closes readers without recent requests; returns what the frontend has to know.
+    pub fn take_events(&mut self, now: Time) -> Vec<Event> {
+        let is_silent = |open: &Open| now.since(open.asked) > open.source.timeout();
+        let silent = self.open.iter().filter(|(_, open)| is_silent(open));
+        self.events.extend(silent.map(|(number, _)| Event::ReaderClosed(*number)));
+        self.open.retain(|_, open| !is_silent(open));
+        std::mem::take(&mut self.events)
     }
 }

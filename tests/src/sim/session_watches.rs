@@ -9,6 +9,7 @@ use super::invariant::AgentEvent;
 use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
+use lockmesh_agent_core::handover::{GuardPoll, Handover, Promises, Situation, Step};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, EndReason, Input, LocalCall};
 use lockmesh_agent_core::session_events::{SessionEvent, SessionEvents, SessionView};
@@ -46,6 +47,25 @@ pub struct SessionWatches {
     last_read: u64,
     /// `true` if the agent is terminating: polls no longer wait.
     is_stopping: bool,
+    /// The start of the process.
+    began: Time,
+    /// Which guards rely on the announced restart of an earlier process, or of this one.
+    handover: Handover,
+    /// The call that ends the restart of the earlier process.
+    ending: Option<CallToken>,
+    has_taken_over: bool,
+}
+
+/// The file that passes the guards of one process to the next, in the agent's folder.
+#[derive(Clone, Debug, Default)]
+pub enum HandoverFile {
+    /// There is none, as in a new folder.
+    #[default]
+    Absent,
+    /// A restart was announced, and the process did not end cleanly.
+    Announced,
+    /// The process ended cleanly and left these guards, or took the last one's over.
+    Left(BTreeMap<SessionId, Promises>),
 }
 
 #[derive(Debug)]
@@ -62,8 +82,8 @@ struct Watched {
 #[derive(Clone, Copy, Debug)]
 struct Poll {
     session: SessionId,
-    /// The index behind which it waits for an event; 0 for the present state.
-    behind: u64,
+    /// The event behind which it waits; 0 for the present state.
+    poll: GuardPoll,
     wait: Duration,
 }
 
@@ -92,6 +112,22 @@ enum WatchCall {
     End(SessionId),
 }
 
+impl SessionWatches {
+    /// Returns the watches of a new process in this folder.
+    pub(super) fn begin(began: Time, file: &HandoverFile) -> Self {
+        let handover = match file {
+            HandoverFile::Absent | HandoverFile::Announced => Handover::default(),
+            HandoverFile::Left(guards) => Handover::of(guards.clone()),
+        };
+        Self { began, handover, ..Self::default() }
+    }
+
+    /// Returns what a clean end leaves to the next process.
+    pub(super) fn for_successor(&self) -> HandoverFile {
+        self.handover.for_successor().map_or(HandoverFile::Announced, HandoverFile::Left)
+    }
+}
+
 impl Agent {
     /// Handles a guard's poll for the state of a session behind an index, within a time.
     pub(super) fn poll(
@@ -101,7 +137,8 @@ impl Agent {
         token: CallToken,
         (session, behind, wait): (SessionId, u64, Duration),
     ) {
-        self.watches.polls.insert(token, Poll { session, behind, wait });
+        let poll = self.watches.handover.polled(session, behind);
+        self.watches.polls.insert(token, Poll { session, poll, wait });
         if self.watches.watched.contains_key(&session) {
             return self.followed(stage, token);
         }
@@ -123,13 +160,61 @@ impl Agent {
         waiting.into_iter().for_each(|token| self.answer_poll(stage, token));
     }
 
+    /// Takes the guards of an earlier process over, as the agent's own task does it: ends its
+    /// announced restart once they rely on this process, or lets it expire.
+    pub(super) fn take_over(&mut self, stage: &mut Stage, judge: &mut Judge) {
+        if self.watches.is_stopping || self.watches.has_taken_over || self.watches.ending.is_some() {
+            return;
+        }
+        let situation = Situation {
+            ran: stage.now.since(self.watches.began),
+            is_new_agent: self.upstream.is_new_agent(),
+            lease: self.upstream.registered_lease(),
+        };
+        match self.watches.handover.next_step(&situation) {
+            Step::Done => self.leave_no_guards(),
+            Step::End(command) => {
+                let token = self.next_token();
+                self.watches.ending = Some(token);
+                self.call_locally(stage, judge, token, LocalCall::Propose(command));
+            }
+            Step::Wait => {}
+        }
+    }
+
+    fn leave_no_guards(&mut self) {
+        self.watches.has_taken_over = true;
+        // The task is aborted before an announcement.
+        if self.farewell.is_none() {
+            self.handover_file = HandoverFile::Left(BTreeMap::new());
+        }
+    }
+
+    /// Handles the reply to the end of a restart; returns `false` for any other call.
+    pub(super) fn taken_over(
+        &mut self,
+        stage: &mut Stage,
+        token: CallToken,
+        answer: &Result<Answered, Unavailable>,
+    ) -> bool {
+        if self.watches.ending != Some(token) {
+            return false;
+        }
+        self.watches.ending = None;
+        if answer.is_ok() {
+            stage.hit(Mark::RestartTakenOver);
+            self.leave_no_guards();
+        }
+        true
+    }
+
     /// The watch of a poll exists: the poll is answered, or waits.
     fn followed(&mut self, stage: &mut Stage, token: CallToken) {
-        let Some(Poll { session, behind, wait }) = self.watches.polls.get(&token).copied() else { return };
+        let Some(Poll { session, poll, wait }) = self.watches.polls.get(&token).copied() else { return };
         let is_stopping = self.watches.is_stopping;
         let Some(watched) = self.watches.watched.get_mut(&session) else { return };
         watched.unfollowed = None;
-        if behind == 0 || behind != watched.watch.event().index || is_stopping {
+        if poll.behind == 0 || poll.behind != watched.watch.event().index || is_stopping {
             return self.answer_poll(stage, token);
         }
         self.session_timer(stage, wait, session, WatchTimer::PollEnds(token));
@@ -146,8 +231,11 @@ impl Agent {
     }
 
     fn tell_poll(&mut self, stage: &mut Stage, token: CallToken, session: SessionId, event: &SessionEvent) {
-        self.watches.polls.remove(&token);
-        let shape = lockmesh_agent::http::session_event(session, event, self.boot_time(stage));
+        let poll = self.watches.polls.remove(&token).map(|poll| poll.poll);
+        let is_announced = self.lease().announced.is_some();
+        let index = self.watches.handover.reported(session, event, is_announced, poll);
+        let event = SessionEvent { index, ..event.clone() };
+        let shape = lockmesh_agent::http::session_event(session, &event, self.boot_time(stage));
         self.guard_told(stage, token, Ok(shape));
     }
 
@@ -234,7 +322,7 @@ impl Agent {
         let (event, is_over) = (watched.watch.event().clone(), watched.watch.is_over());
         let news = self.watches.polls.iter().filter(|(_, poll)| poll.session == session);
         let news: Vec<CallToken> =
-            news.filter(|(_, poll)| poll.behind != event.index).map(|(token, _)| *token).collect();
+            news.filter(|(_, poll)| poll.poll.behind != event.index).map(|(token, _)| *token).collect();
         for token in news {
             self.tell_poll(stage, token, session, &event);
         }

@@ -11,7 +11,7 @@ use super::network::Place;
 use super::process::DriverEvent;
 use super::stage::{Ask, Event, Requester};
 use super::world::World;
-use lockmesh_core::frontend::{CallRef, CheckpointReader, PartWanted, SnapshotFetch};
+use lockmesh_core::frontend::{OpenReader, PartWanted, SnapshotFetch};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -125,18 +125,19 @@ impl World {
     }
 
     /// Opens a reader of the checkpoint on a process's disk, and reads its first part.
-    pub(super) fn open_reader(&mut self, id: ServerId, reader: CheckpointReader, to: CallRef) {
+    pub(super) fn open_reader(&mut self, id: ServerId, reader: OpenReader) {
+        let OpenReader { number: reader, kind, first: to } = reader;
         let part_bytes = self.stage.plan.disk.part_bytes;
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = &mut machine.process else { return };
         match machine.disk.backup() {
             Ok(checkpoint) => {
-                let source = CheckpointSource::new(reader, checkpoint.in_parts_of(part_bytes));
-                let reader = process.readers.begin(self.stage.now, source);
+                let source = CheckpointSource::new(kind, checkpoint.in_parts_of(part_bytes));
+                process.readers.begin(self.stage.now, reader, source);
                 self.read_later(id, PartWanted { reader, number: 0, to });
             }
             Err(why) => {
-                process.reader_failed(&mut self.stage);
+                process.reader_failed(&mut self.stage, reader);
                 if let Some(given) = process.give(to, Response::Unavailable(Unavailable::Disk(why))) {
                     self.give(id, given);
                 }

@@ -17,8 +17,8 @@ use super::operator::Operator;
 use super::process::{DriverEvent, Given, Process, Turn, newcomer};
 use super::setback::Planned;
 use super::stage::{Ask, Event, Requester, Stage};
+use lockmesh_core::durability::setback::SetBack;
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::SetBack;
 use lockmesh_core::{Core, Input, frontend};
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId, Term};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Request, Response, Unavailable};
@@ -361,8 +361,8 @@ impl World {
         if let Some(fetch) = turn.fetch {
             self.begin_fetch(id, fetch);
         }
-        for (reader, to) in turn.open_readers {
-            self.open_reader(id, reader, to);
+        for reader in turn.open_readers {
+            self.open_reader(id, reader);
         }
         for part in turn.parts {
             self.read_later(id, part);

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_gap_lies_between_two_acknowledgements() {
+    fn longest_gap_between_acknowledgements() {
         let begun = Instant::now();
         let written = [0, 20, 1_520, 1_540].map(|ms| begun + Duration::from_millis(ms));
         let answers = Answers { written: written.into(), ..Answers::default() };

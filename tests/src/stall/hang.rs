@@ -90,7 +90,7 @@ mod tests {
     use std::sync::{Arc, Barrier};
 
     #[test]
-    fn threads_are_found_by_the_name_that_the_kernel_keeps() {
+    fn threads_found_by_truncated_name() {
         let names = [LOG_WRITER, CHECKPOINT_WRITER];
         assert_eq!(names.map(shown), ["log writer", "checkpoint writ"]);
         let barrier = Arc::new(Barrier::new(2));

@@ -163,12 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_that_costs_nothing_breaks_nothing() {
+    fn clean_hand_over_is_accepted() {
         assert_eq!(hung(["s1", "s2"], 1_900, 0, &[]), "");
     }
 
     #[test]
-    fn whatever_a_hang_costs_is_told() {
+    fn hang_costs_are_reported() {
         assert!(hung(["s1", "s1"], 100, 0, &[]).contains("led to the end"));
         assert!(hung(["s1", "s2"], 2_100, 0, &[]).contains("2.10 s"));
         assert!(hung(["s1", "s2"], 100, 50, &[]).contains("50 of 50"));

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_literals_are_blanked_and_lines_stay() {
+    fn comments_and_literals_are_blanked() {
         let text =
             "a(\"x // y\"); // b\n/* c /* d */\n e */ f('{', '\\'', r#\"g\"h\"#, br\"i\\\");\n'k: loop {}";
         let code = code_only(text);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn test_items_go_and_what_follows_stays() {
+    fn only_test_items_are_removed() {
         let code = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() { [0; 1]; }\n}\nfn c() {}\n#[cfg(test)]\nmod d;\nfn e() {}";
         let real = without_tests(code);
         assert_eq!(real.lines().count(), code.lines().count());

@@ -7,14 +7,18 @@
 //! | [`mask`] | blanks comments, literals and test code, line for line |
 //! | [`path`] | the crates and paths that a file names, through groups and aliases |
 //! | [`rules`] | one function for each rule, each returning a list of faults |
+//! | [`test_names`] | the rules for names of tests |
 //! | [`tree`] | the files of the repository |
+//! | [`weight`] | the lines of each crate |
 //!
 //! It is a scanner, not a parser: ambiguous code passes, so every reported fault is real.
 
 pub mod mask;
 pub mod path;
 pub mod rules;
+pub mod test_names;
 pub mod tree;
+pub mod weight;
 
 use std::fmt;
 

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crate_is_named_by_its_root_only() {
+    fn crate_matched_by_root_only() {
         assert!(lines_naming_crate("use std::time::Duration;\nuse crate::time;", "time").is_empty());
         assert!(lines_naming_crate("use tokio::time;\nfn a() { time::sleep(); }", "time").is_empty());
         assert_eq!(lines_naming_crate("fn a() {}\nfn b() { time::now(); x.time::<u8>(); }", "time"), [2]);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_found_in_groups_too() {
+    fn grouped_paths_are_found() {
         assert_eq!(lines_naming("use std::{fmt, fs::File};", "std::fs"), [1]);
         assert_eq!(lines_naming("use std::collections::{BTreeMap, HashMap};", "HashMap"), [1]);
         assert_eq!(lines_naming("fn a() {\n std::fs::read(b) }", "std::fs"), [2]);

@@ -151,6 +151,16 @@ pub fn names_nothing_forbidden(source: &Source, forbidden: &[&str], why: &str) -
     faults.collect()
 }
 
+/// Non-test code names no module of its crate but these.
+pub fn imports_only(source: &Source, modules: &[&str]) -> Vec<Fault> {
+    let code = &source.real_code;
+    let others = code.match_indices("crate::").map(|(at, _)| at).filter(|at| {
+        !modules.iter().any(|module| code[*at..].starts_with(module)) && !code[..*at].ends_with("pub(in ")
+    });
+    let why = format!("names another module of the crate than {}", modules.join(", "));
+    others.map(|at| Fault::new(source, line_of(code, at), why.clone())).collect()
+}
+
 /// Non-test code contains none of these texts, each listed with its replacement.
 pub fn holds_nothing_unfinished(source: &Source, pieces: &[(&str, &str)]) -> Vec<Fault> {
     let faults = pieces.iter().flat_map(|(piece, instead)| {

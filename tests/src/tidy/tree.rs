@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_module_in_its_own_file_is_no_real_code() {
+    fn test_module_file_is_excluded() {
         let parent = Source::new("a/src/b/mod.rs", "//! b\n#[cfg(test)]\nmod stories;\nfn x() {}");
         let child = Source::new("a/src/b/stories.rs", "//! c\nfn y() {}");
         let other = Source::new("a/src/stories.rs", "//! d\nfn z() {}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_holds_what_it_must() {
+    fn sources_include_required_files() {
         let sources = sources();
         for path in ["Cargo.toml", "protocol/src/wire.rs", "tests/src/tidy/tree.rs"] {
             assert!(sources.iter().any(|source| source.path == path), "{path} was not found");

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_excused_at_an_agent_that_is_away_only() {
+    fn failures_excused_only_during_absence() {
         let begun = Instant::now();
         let at = |seconds| begun + Duration::from_secs(seconds);
         let failed = Failed { span: (at(11), at(12)), reason: "refused".into() };

@@ -36,7 +36,7 @@ fn a_read_goes_back() {
 }
 
 #[test]
-fn a_read_goes_back_behind_what_another_key_showed() {
+fn read_regresses_behind_other_key() {
     Story::new()
         .write((0, 50), set("a", "1"), 5, YES)
         .write((0, 50), set("b", "1"), 6, YES)
@@ -46,7 +46,7 @@ fn a_read_goes_back_behind_what_another_key_showed() {
 }
 
 #[test]
-fn a_listing_shows_two_moments_at_once() {
+fn listing_mixes_two_states() {
     Story::new()
         .write((0, 50), set("a", "1"), 5, YES)
         .write((0, 50), set("b", "1"), 6, YES)
@@ -60,7 +60,7 @@ fn a_listing_shows_two_moments_at_once() {
 }
 
 #[test]
-fn a_stale_read_shows_what_never_was() {
+fn stale_read_shows_nonexistent_state() {
     let rule = "a stale read shows a state that was there";
     Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
@@ -95,7 +95,7 @@ fn a_write_takes_effect_twice() {
 }
 
 #[test]
-fn a_write_that_was_certainly_not_done_is_seen() {
+fn failed_write_is_visible() {
     Story::new()
         .not_done((0, 1), set("a", "1"))
         .read((2, 3), key("a"), 5, &[seen("a", "1", 5, 5)])
@@ -103,7 +103,7 @@ fn a_write_that_was_certainly_not_done_is_seen() {
 }
 
 #[test]
-fn something_is_seen_before_it_was_asked_for() {
+fn write_visible_before_request() {
     Story::new()
         .read((0, 1), key("a"), 5, &[seen("a", "1", 5, 5)])
         .unknown((2, 3), set("a", "1"))
@@ -111,7 +111,7 @@ fn something_is_seen_before_it_was_asked_for() {
 }
 
 #[test]
-fn an_unanswered_write_takes_effect_before_what_had_ended() {
+fn unknown_write_precedes_completed_write() {
     Story::new()
         .write((0, 1), set("b", "1"), 9, YES)
         .unknown((2, 3), set("a", "1"))
@@ -120,7 +120,7 @@ fn an_unanswered_write_takes_effect_before_what_had_ended() {
 }
 
 #[test]
-fn indexes_are_given_twice_or_not_at_all() {
+fn duplicate_write_index() {
     let rule = "every acknowledged write has an index of its own";
     Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
@@ -160,7 +160,7 @@ fn a_lock_has_two_holders() {
 }
 
 #[test]
-fn a_lock_is_given_back_by_one_who_does_not_hold_it() {
+fn non_holder_releases_lock() {
     Story::new()
         .session((0, 1), "s", lasting(), 2)
         .session((0, 1), "t", lasting(), 3)
@@ -170,7 +170,7 @@ fn a_lock_is_given_back_by_one_who_does_not_hold_it() {
 }
 
 #[test]
-fn a_lock_is_taken_for_a_session_that_was_ended() {
+fn destroyed_session_acquires_lock() {
     Story::new()
         .session((0, 1), "s", lasting(), 2)
         .write((2, 3), destroy("s"), 3, YES)
@@ -179,7 +179,7 @@ fn a_lock_is_taken_for_a_session_that_was_ended() {
 }
 
 #[test]
-fn fences_go_back_or_come_again() {
+fn fencing_token_repeats_or_decreases() {
     let rule = "fencing tokens only grow";
     let story = |second: u64| {
         Story::new()
@@ -231,7 +231,7 @@ fn a_session_comes_back() {
 }
 
 #[test]
-fn a_lock_delay_is_cut_short() {
+fn lock_delay_ends_early() {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     let story = |ended: u64| {
         Story::new()
@@ -246,7 +246,7 @@ fn a_lock_delay_is_cut_short() {
 }
 
 #[test]
-fn a_lock_delay_closes_a_key_that_nobody_lost() {
+fn lock_delay_without_lost_lock() {
     Story::new()
         .session((0, 1), "s", lasting(), 2)
         .write((2, 3), acquire("l", "s1", "s"), 4, Reply::Delayed)
@@ -273,7 +273,7 @@ fn a_version_has_two_contents() {
 }
 
 #[test]
-fn a_watch_goes_back_or_sleeps_through_a_change() {
+fn watch_regresses_or_misses_change() {
     Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .watch((2, 3), "a", 9, 5, &[seen("a", "1", 5, 5)])

@@ -9,7 +9,7 @@ use lockmesh_tests::history::History;
 use lockmesh_tests::history::operation::{KvWrite, Query, Reply, SessionWish, TxnStep, Write};
 
 #[test]
-fn writes_that_overlap_may_take_effect_in_any_order() {
+fn overlapping_writes_take_any_order() {
     let story = Story::new()
         .write((0, 10), set("a", "1"), 6, YES)
         .write((0, 10), set("a", "2"), 5, YES)
@@ -18,7 +18,7 @@ fn writes_that_overlap_may_take_effect_in_any_order() {
 }
 
 #[test]
-fn a_read_that_overlaps_a_write_may_or_may_not_see_it() {
+fn overlapping_read_sees_either_value() {
     let story = Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .write((10, 20), set("a", "2"), 6, YES)
@@ -33,7 +33,7 @@ fn a_read_that_overlaps_a_write_may_or_may_not_see_it() {
 }
 
 #[test]
-fn a_write_that_was_not_answered_is_where_somebody_saw_it() {
+fn unknown_write_placed_by_read() {
     let verdict = Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .unknown((2, 3), set("a", "2"))
@@ -47,7 +47,7 @@ fn a_write_that_was_not_answered_is_where_somebody_saw_it() {
 }
 
 #[test]
-fn a_write_that_nobody_saw_explains_what_it_changed() {
+fn unread_delete_explains_recreated_key() {
     // Another client must have deleted the key: it was created again.
     let verdict = Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
@@ -60,7 +60,7 @@ fn a_write_that_nobody_saw_explains_what_it_changed() {
 }
 
 #[test]
-fn a_delete_of_many_that_was_not_answered_is_where_somebody_saw_nothing() {
+fn unknown_tree_delete_is_placed() {
     let tree = |prefix: &str| KvWrite::DeleteTree { prefix: prefix.into() };
     let verdict = Story::new()
         .write((0, 1), set("p/a", "1"), 5, YES)
@@ -74,7 +74,7 @@ fn a_delete_of_many_that_was_not_answered_is_where_somebody_saw_nothing() {
 }
 
 #[test]
-fn a_lock_that_was_given_back_without_an_answer_is_free() {
+fn unknown_release_frees_lock() {
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 3)
         .session((0, 1), "t", lasting(), 4)
@@ -91,7 +91,7 @@ fn a_lock_that_was_given_back_without_an_answer_is_free() {
 }
 
 #[test]
-fn a_lock_that_was_taken_and_given_back_without_an_answer_leaves_its_count() {
+fn unknown_acquire_and_release_counted() {
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 3)
         .write((2, 3), set("l", "0"), 4, YES)
@@ -105,7 +105,7 @@ fn a_lock_that_was_taken_and_given_back_without_an_answer_leaves_its_count() {
 }
 
 #[test]
-fn a_wrong_guess_is_taken_back() {
+fn wrong_guess_is_backtracked() {
     // Either of two unanswered acquires explains the refusal; only the second explains the rest.
     let verdict = Story::new()
         .session((0, 1), "s", lasting(), 2)
@@ -141,7 +141,7 @@ fn lock_behind_guesses(guesses: u64, holds: u64) -> Story {
 }
 
 #[test]
-fn two_unseen_acts_are_found_before_every_single_one_is_weighed_with_every_guess() {
+fn unseen_pair_found_within_step_limit() {
     let verdict = lock_behind_guesses(20, 2).verdict();
     verdict.expect_clean();
     // There are a million ways to guess, and 45 indexes at most.
@@ -150,7 +150,7 @@ fn two_unseen_acts_are_found_before_every_single_one_is_weighed_with_every_guess
 }
 
 #[test]
-fn a_session_whose_time_is_over_frees_its_locks() {
+fn expired_session_frees_locks() {
     let verdict = Story::new()
         .session((0, 1), "s", with_ttl(100), 2)
         .session((0, 1), "t", lasting(), 3)
@@ -173,7 +173,7 @@ fn a_session_whose_time_is_over_frees_its_locks() {
 }
 
 #[test]
-fn a_lock_delay_holds_and_then_ends() {
+fn lock_delay_holds_then_ends() {
     let delayed = SessionWish { lock_delay_ms: 50, deletes: true, ..SessionWish::default() };
     let story = Story::new()
         .session((0, 1), "s", delayed, 2)
@@ -187,7 +187,7 @@ fn a_lock_delay_holds_and_then_ends() {
 }
 
 #[test]
-fn transactions_happen_whole_or_not_at_all() {
+fn transactions_are_atomic() {
     let pair = |value: &str| {
         Write::Txn(vec![
             TxnStep::Write(set("a", &format!("{value}a"))),
@@ -219,7 +219,7 @@ fn transactions_happen_whole_or_not_at_all() {
 }
 
 #[test]
-fn watches_wake_and_show_what_is_newest() {
+fn watches_wake_with_newest_state() {
     let story = Story::new()
         .write((0, 1), set("a", "1"), 5, YES)
         .watch((2, 20), "a", 5, 6, &[seen("a", "2", 5, 6)])
@@ -231,7 +231,7 @@ fn watches_wake_and_show_what_is_newest() {
 }
 
 #[test]
-fn what_is_written_down_can_be_read_back() {
+fn history_file_round_trip() {
     let history = Story::new()
         .session((0, 1), "s", with_ttl(100), 2)
         .write((2, 3), acquire("l", "s1", "s"), 4, granted(1))

@@ -18,7 +18,7 @@ fn is_refused(story: Story) -> bool {
 }
 
 #[test]
-fn a_register_may_show_overlapping_writes_in_any_order() {
+fn overlapping_writes_may_reorder() {
     let story = || Story::new().write((0, 10), set("a", "1"), 5, YES).write((0, 10), set("a", "2"), 6, YES);
     let read = |at, value| (at, value);
     let then = |story: Story, (at, value): (u64, &str)| {
@@ -39,7 +39,7 @@ fn a_register_loses_a_write() {
 }
 
 #[test]
-fn an_unanswered_write_may_come_late_but_only_once() {
+fn unanswered_write_applies_late_once() {
     let story = || {
         Story::new()
             .unknown((0, 1), set("a", "1"))
@@ -53,7 +53,7 @@ fn an_unanswered_write_may_come_late_but_only_once() {
 }
 
 #[test]
-fn a_compare_and_set_succeeds_on_an_old_version() {
+fn cas_reply_must_match_version() {
     let story = |expected, reply| {
         Story::new()
             .write((0, 1), set("a", "1"), 5, YES)
@@ -86,7 +86,7 @@ fn a_lock_has_one_holder() {
 }
 
 #[test]
-fn a_session_with_a_ttl_may_end_at_any_time() {
+fn ttl_session_may_end_anytime() {
     let story = Story::new()
         .session((0, 1), "s", with_ttl(10), 2)
         .session((0, 1), "t", lasting(), 3)
@@ -96,7 +96,7 @@ fn a_session_with_a_ttl_may_end_at_any_time() {
 }
 
 #[test]
-fn transactions_and_trees_count_for_every_key() {
+fn txn_and_tree_affect_every_key() {
     let story = || {
         let pair = Write::Txn(vec![TxnStep::Write(set("a", "1")), TxnStep::Write(set("b", "1"))]);
         let shown = |name: &str| {

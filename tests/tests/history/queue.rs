@@ -21,7 +21,7 @@ fn held() -> Story {
 }
 
 #[test]
-fn a_lock_goes_from_one_to_the_next_in_the_command_that_frees_it() {
+fn freeing_command_grants_next_waiter() {
     let verdict = held()
         .write((4, 31), wait("l", "t1", "t"), 6, granted_at(8, 2))
         .write((5, 51), wait("l", "u1", "u"), 7, granted_at(10, 3))
@@ -37,7 +37,7 @@ fn a_lock_goes_from_one_to_the_next_in_the_command_that_frees_it() {
 
 /// A release during the wait gave up the position.
 #[test]
-fn who_gave_back_what_it_did_not_hold_is_granted_it_no_more() {
+fn detects_grant_after_position_released() {
     held()
         .write((4, 35), wait("l", "t1", "t"), 6, granted_at(8, 2))
         .write((6, 7), release("l", "t2", "t"), 7, NO)
@@ -47,7 +47,7 @@ fn who_gave_back_what_it_did_not_hold_is_granted_it_no_more() {
 }
 
 #[test]
-fn a_lock_that_was_deleted_or_closed_goes_to_who_waits() {
+fn waiter_granted_after_delay_or_delete() {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     held_by(delayed)
         .write((4, 95), wait("l", "t1", "t"), 6, granted_at(8, 2))
@@ -61,7 +61,7 @@ fn a_lock_that_was_deleted_or_closed_goes_to_who_waits() {
 }
 
 #[test]
-fn a_lock_that_was_closed_may_go_to_somebody_of_whom_nothing_was_heard() {
+fn lock_delay_end_grants_unanswered_waiter() {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     held_by(delayed)
         .unknown((4, 40), wait("l", "t1", "t"))
@@ -72,7 +72,7 @@ fn a_lock_that_was_closed_may_go_to_somebody_of_whom_nothing_was_heard() {
 }
 
 #[test]
-fn a_lock_may_go_to_somebody_unheard_once_a_close_that_nobody_was_told_of_is_over() {
+fn unanswered_destroy_grants_unanswered_waiter() {
     let delayed = SessionWish { lock_delay_ms: 50, ..SessionWish::default() };
     held_by(delayed)
         .unknown((4, 40), wait("l", "t1", "t"))
@@ -83,7 +83,7 @@ fn a_lock_may_go_to_somebody_unheard_once_a_close_that_nobody_was_told_of_is_ove
 }
 
 #[test]
-fn who_has_waited_in_vain_bothers_nobody() {
+fn timed_out_waiter_is_skipped() {
     held()
         .write((4, 20), wait("l", "t1", "t"), 6, NO)
         .write((5, 31), wait("l", "u1", "u"), 7, granted_at(9, 2))
@@ -93,7 +93,7 @@ fn who_has_waited_in_vain_bothers_nobody() {
 }
 
 #[test]
-fn who_was_granted_the_lock_unheard_gives_it_back_to_the_next() {
+fn undelivered_grant_passes_to_waiter() {
     let story = |first: Story| {
         first
             .write((5, 41), wait("l", "u1", "u"), 7, granted_at(9, 3))
@@ -107,7 +107,7 @@ fn who_was_granted_the_lock_unheard_gives_it_back_to_the_next() {
 }
 
 #[test]
-fn who_was_granted_the_lock_unheard_gives_it_back_where_nobody_else_waits() {
+fn undelivered_grant_without_waiters_freed() {
     held()
         .write((4, 45), wait("l", "t1", "t"), 6, NO)
         .write((30, 31), release("l", "s2", "s"), 8, YES)
@@ -130,7 +130,7 @@ fn granted_unheard(times: u64) -> Story {
 }
 
 #[test]
-fn those_who_wait_for_a_closed_lock_may_be_granted_it_unheard_each_once() {
+fn undelivered_grants_once_per_waiter() {
     for times in 0..=2 {
         granted_unheard(times).verdict().expect_clean();
     }
@@ -138,7 +138,7 @@ fn those_who_wait_for_a_closed_lock_may_be_granted_it_unheard_each_once() {
 }
 
 #[test]
-fn a_place_can_be_given_up_by_a_command_of_its_own() {
+fn leave_command_gives_up_position() {
     let leave = KvWrite::Leave { key: "l".into(), session: "t".into(), asked: 6 };
     held()
         .write((4, 5), wait("l", "t1", "t"), 6, Reply::Queued)
@@ -150,7 +150,7 @@ fn a_place_can_be_given_up_by_a_command_of_its_own() {
 }
 
 #[test]
-fn the_second_is_granted_before_the_first() {
+fn detects_out_of_order_grant() {
     held()
         .write((4, 60), wait("l", "t1", "t"), 6, granted_at(10, 3))
         .write((5, 31), wait("l", "u1", "u"), 7, granted_at(8, 2))
@@ -160,7 +160,7 @@ fn the_second_is_granted_before_the_first() {
 }
 
 #[test]
-fn somebody_who_did_not_wait_gets_past_who_does() {
+fn detects_acquire_overtaking_waiter() {
     held()
         .write((4, 60), wait("l", "t1", "t"), 6, granted_at(10, 3))
         .write((30, 31), release("l", "s2", "s"), 8, YES)
@@ -170,7 +170,7 @@ fn somebody_who_did_not_wait_gets_past_who_does() {
 }
 
 #[test]
-fn two_hold_a_lock_at_once() {
+fn detects_two_holders() {
     held()
         .write((4, 31), wait("l", "t1", "t"), 6, granted_at(8, 2))
         .write((30, 31), set("a", "1"), 8, YES)
@@ -178,7 +178,7 @@ fn two_hold_a_lock_at_once() {
 }
 
 #[test]
-fn a_lock_is_granted_to_who_has_left() {
+fn detects_grant_after_wait_timeout() {
     held()
         .write((4, 20), wait("l", "t1", "t"), 6, NO)
         .write((30, 31), release("l", "s2", "s"), 8, YES)
@@ -187,7 +187,7 @@ fn a_lock_is_granted_to_who_has_left() {
 }
 
 #[test]
-fn a_session_that_ended_is_granted_a_lock() {
+fn detects_grant_to_ended_session() {
     held()
         .write((4, 41), wait("l", "t1", "t"), 6, granted_at(8, 2))
         .write((20, 21), destroy("t"), 7, YES)
@@ -196,7 +196,7 @@ fn a_session_that_ended_is_granted_a_lock() {
 }
 
 #[test]
-fn a_lock_is_granted_while_it_is_closed() {
+fn detects_grant_during_lock_delay() {
     let delayed = SessionWish { lock_delay_ms: 500, ..SessionWish::default() };
     held_by(delayed)
         .write((4, 95), wait("l", "t1", "t"), 6, granted_at(8, 2))

@@ -8,7 +8,7 @@ use lockmesh_tests::history::{Counts, check};
 const TURNS: usize = 1_200;
 
 #[test]
-fn what_the_state_machine_does_passes() {
+fn correct_state_machine_passes() {
     let mut sum = Counts::default();
     for seed in 0..60 {
         let (history, _) = World::new(seed, None).run(TURNS);
@@ -25,7 +25,7 @@ fn what_the_state_machine_does_passes() {
 }
 
 #[test]
-fn what_was_broken_on_purpose_is_found() {
+fn injected_faults_are_detected() {
     for fault_injection in FaultInjection::ALL {
         let mut found = 0;
         // Sometimes nothing is broken, or it is overwritten before any client can have seen it.

@@ -19,7 +19,7 @@ fn own_node(client: &Client) -> String {
 }
 
 #[test]
-fn a_process_writes_no_core_dump() {
+fn core_dumps_are_disabled() {
     let dev = Dev::start(&[]);
     if dev.is_foreign() {
         return;
@@ -45,8 +45,9 @@ fn wait_for_status(client: &Client, check: &str, status: &str) -> Value {
     }
 }
 
+/// Contract: 60.
 #[test]
-fn assertion_60_the_agent_says_who_it_is() {
+fn self_reports_node_identity() {
     let server = shared();
     let own = server.client().get("/v1/agent/self").expect(200).json();
     assert_eq!(own["Config"]["Datacenter"], "dc1");
@@ -65,8 +66,9 @@ fn assertion_60_the_agent_says_who_it_is() {
     }
 }
 
+/// Contract: 61.
 #[test]
-fn assertion_61_the_agent_is_a_live_member() {
+fn members_lists_agent_as_alive() {
     let client = shared().client();
     let members = client.get("/v1/agent/members").expect(200).json();
     let member = members[0].clone();
@@ -82,8 +84,9 @@ fn assertion_61_the_agent_is_a_live_member() {
     }
 }
 
+/// Contract: 62.
 #[test]
-fn assertion_62_a_ttl_check_follows_its_application() {
+fn ttl_check_follows_reports() {
     let client = shared().client();
     let register = json!({"ID": "a62", "Name": "A check", "Notes": "of 62", "TTL": "1h"});
     let registered = client.put("/v1/agent/check/register", register.to_string()).expect(200);
@@ -112,18 +115,18 @@ fn assertion_62_a_ttl_check_follows_its_application() {
     assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62"), None);
 }
 
+/// Contract: 62.
 #[test]
-fn assertion_62_what_is_no_check() {
+fn invalid_check_requests_rejected() {
     let server = shared();
     let client = server.client();
-    if !server.is_foreign() {
-        let text = "Unknown check ID \"a62-none\". Ensure that the check ID is passed, not the check name.";
-        for verb in ["pass", "warn", "fail", "deregister"] {
-            client.put(&format!("/v1/agent/check/{verb}/a62-none"), "").expect_text(404, text);
-        }
-        let update = json!({"Status": "passing"}).to_string();
-        client.put("/v1/agent/check/update/a62-none", update).expect_text(404, text);
+    let text = "CheckID \"a62-none\" does not have associated TTL";
+    for verb in ["pass", "warn", "fail"] {
+        client.put(&format!("/v1/agent/check/{verb}/a62-none"), "").expect_text(500, text);
     }
+    let update = json!({"Status": "passing"}).to_string();
+    client.put("/v1/agent/check/update/a62-none", update).expect_text(500, text);
+    client.put("/v1/agent/check/deregister/a62-none", "").expect(200);
     for (body, text) in [
         (json!({"TTL": "10s"}), "Missing check name"),
         (json!({"Name": "a62-bad", "TTL": "10s", "Status": "unwell"}), "Bad check status"),
@@ -142,8 +145,9 @@ fn assertion_62_what_is_no_check() {
     assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62-bad"), None);
 }
 
+/// Contract: 62.
 #[test]
-fn assertion_62_a_kind_of_check_that_does_not_run_is_refused_by_name() {
+fn unsupported_check_type_rejected() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -158,8 +162,9 @@ fn assertion_62_a_kind_of_check_that_does_not_run_is_refused_by_name() {
     assert_eq!(client.get("/v1/agent/checks").expect(200).json().get("a62-kind"), None);
 }
 
+/// Contract: 62.
 #[test]
-fn assertion_62_a_silent_application_is_critical() {
+fn silent_ttl_check_turns_critical() {
     let client = shared().client();
     let register = json!({"Name": "a62-silent", "TTL": "1s", "Status": "passing"});
     let begun = Instant::now();
@@ -170,8 +175,9 @@ fn assertion_62_a_silent_application_is_critical() {
     client.put("/v1/agent/check/deregister/a62-silent", "").expect(200);
 }
 
+/// Contract: 63.
 #[test]
-fn assertion_63_a_critical_check_of_the_agent_ends_its_sessions() {
+fn critical_agent_check_ends_session() {
     let client = shared().client();
     let register = json!({"Name": "a63", "TTL": "1h", "Status": "passing"});
     client.put("/v1/agent/check/register", register.to_string()).expect(200);
@@ -192,8 +198,9 @@ fn assertion_63_a_critical_check_of_the_agent_ends_its_sessions() {
     client.put("/v1/agent/check/deregister/a63", "").expect(200);
 }
 
+/// Contract: 104.
 #[test]
-fn assertion_104_a_session_ends_with_the_target_of_its_check() {
+fn failed_check_target_ends_session() {
     let client = shared().client();
     let target = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = target.local_addr().expect("it has an address").to_string();
@@ -215,8 +222,9 @@ fn assertion_104_a_session_ends_with_the_target_of_its_check() {
     client.put("/v1/agent/service/deregister/a104", "").expect(200);
 }
 
+/// Contract: 65.
 #[test]
-fn assertion_65_the_catalog_takes_nodes_and_gives_them_back() {
+fn catalog_registers_and_deregisters_node() {
     let client = shared().client();
     let unknown = client.get("/v1/catalog/node/a65-nowhere").expect(200).expect_meta();
     assert_eq!(unknown.json(), Value::Null);
@@ -254,8 +262,9 @@ fn assertion_65_the_catalog_takes_nodes_and_gives_them_back() {
     assert_eq!(client.get("/v1/health/node/a65-node").expect(200).json(), json!([]));
 }
 
+/// Contract: 65.
 #[test]
-fn assertion_65_what_the_catalog_does_not_take() {
+fn invalid_catalog_requests_rejected() {
     let client = shared().client();
     for (path, body, status, text) in [
         ("register", json!({"Address": "10.0.0.1"}), 500, "Must provide"),
@@ -282,7 +291,7 @@ fn assertion_65_what_the_catalog_does_not_take() {
 }
 
 #[test]
-fn the_agents_own_node_is_healthy() {
+fn own_node_passes_serf_health() {
     let server = shared();
     let client = server.client();
     let node = own_node(&client);
@@ -302,8 +311,9 @@ fn the_agents_own_node_is_healthy() {
     assert_eq!(client.get("/v1/catalog/datacenters").expect(200).json(), json!(["dc1"]));
 }
 
+/// Contract: 68.
 #[test]
-fn assertion_68_status_shows_the_leader_and_the_quorum() {
+fn status_lists_leader_and_peers() {
     let client = shared().client();
     let leader = client.get("/v1/status/leader").expect(200);
     assert_eq!(leader.header("X-Consul-Index"), None);
@@ -325,30 +335,9 @@ fn assertion_68_status_shows_the_leader_and_the_quorum() {
     client.get("/v1/kv/a68").expect(404);
 }
 
+/// Contract: 69.
 #[test]
-fn the_operator_sees_the_quorum() {
-    let client = shared().client();
-    let answer = client.get("/v1/operator/raft/configuration").expect(200).json();
-    let servers = answer["Servers"].as_array().expect("servers");
-    assert_eq!(servers.len(), 1);
-    assert_eq!(servers[0]["Node"], json!(own_node(&client)));
-    assert_eq!((&servers[0]["Leader"], &servers[0]["Voter"]), (&json!(true), &json!(true)));
-    assert_eq!(json!(servers[0]["Address"]), client.get("/v1/status/leader").expect(200).json());
-    let own = client.get("/v1/agent/self").expect(200).json();
-    assert_eq!(servers[0]["ID"], own["Config"]["NodeID"]);
-    let path = "/v1/operator/raft/peer";
-    client.delete(path).expect_text(400, "Must specify either ?id with the server's ID or ?address");
-    client
-        .delete(&format!("{path}?id=x&address=y"))
-        .expect_text(400, "Must specify only one of ?id or ?address");
-    client
-        .delete(&format!("{path}?id=x"))
-        .expect_text(500, "id \"x\" was not found in the Raft configuration");
-    client.delete(&format!("{path}?address=y")).expect_text(500, "address \"y\" was not found");
-}
-
-#[test]
-fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
+fn restore_recovers_keys_sessions_and_locks() {
     let server = Dev::start(&[]);
     let client = server.client();
     let holder = client.session_of(json!({"Name": "kept", "LockDelay": "0s", "NodeChecks": [], "TTL": "1h"}));
@@ -398,8 +387,9 @@ fn assertion_69_a_backup_brings_back_keys_sessions_and_locks() {
     assert!(client.release("a69/lock", &holder));
 }
 
+/// Contract: 69.
 #[test]
-fn assertion_69_what_is_no_backup_changes_nothing() {
+fn invalid_backup_changes_nothing() {
     let server = Dev::start(&[]);
     let client = server.client();
     client.set("a69/key", "x");

@@ -55,7 +55,7 @@ fn mixes_clusters(expression: &str) -> Vec<&str> {
 }
 
 #[test]
-fn every_alert_names_its_severity_and_its_runbook() {
+fn alerts_have_severity_and_runbook() {
     let text = deployed("alerts.yml");
     let rules = rules(&text);
     assert!(rules.len() > 30, "{}", rules.len());
@@ -77,7 +77,7 @@ fn every_alert_names_its_severity_and_its_runbook() {
 }
 
 #[test]
-fn every_alert_fires_in_a_test_of_the_rules() {
+fn every_alert_has_firing_test() {
     let (text, tests) = (deployed("alerts.yml"), deployed("alerts_test.yml"));
     let expected = |name: &str| tests.contains(&format!("labels: '{{alertname=\"{name}\","));
     let all = rules(&text);
@@ -105,7 +105,7 @@ fn panels(dashboard: &Value) -> Vec<&Value> {
 }
 
 #[test]
-fn every_panel_has_a_title_a_unit_and_the_chosen_cluster() {
+fn panels_have_title_unit_and_cluster() {
     let dashboard: Value = serde_json::from_str(&deployed("grafana-dashboard.json")).expect("it is JSON");
     let panels = panels(&dashboard);
     assert!(panels.len() > 20, "{}", panels.len());

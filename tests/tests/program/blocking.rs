@@ -1,4 +1,4 @@
-//! Assertions 51–57: blocking queries. Each test is named after its number.
+//! Contract 51–57: blocking queries. The numbers are those of `tests/contract.md`.
 //!
 //! "Not woken" is shown by a lower bound: the reply took at least as long as the requested wait.
 
@@ -60,8 +60,9 @@ fn sleeps_through(client: &Client, path: &str, expected: u16, disturb: impl Fn(u
     })
 }
 
+/// Contract: 51.
 #[test]
-fn assertion_51_index_wait_and_consistency_must_make_sense() {
+fn invalid_index_wait_or_consistency_rejected() {
     let client = shared().client();
     client.set("a51/key", "x");
     let index = client.get("/v1/kv/a51/key").index();
@@ -80,8 +81,9 @@ fn assertion_51_index_wait_and_consistency_must_make_sense() {
     }
 }
 
+/// Contract: 51.
 #[test]
-fn assertion_51_a_wait_of_zero_is_the_default_and_not_no_wait() {
+fn zero_wait_means_default() {
     let client = shared().client();
     for wait in ["0s", "0", "-5s"] {
         client.set("a51b/key", "before");
@@ -95,8 +97,9 @@ fn assertion_51_a_wait_of_zero_is_the_default_and_not_no_wait() {
     }
 }
 
+/// Contract: 52.
 #[test]
-fn assertion_52_a_wait_is_waited_out() {
+fn unchanged_query_waits_full_time() {
     let client = shared().client();
     client.set("a52/key", "x");
     let path = "/v1/kv/a52/key";
@@ -116,8 +119,9 @@ fn assertion_52_a_wait_is_waited_out() {
     }
 }
 
+/// Contract: 53.
 #[test]
-fn assertion_53_a_key_is_not_woken_by_its_siblings() {
+fn key_ignores_sibling_writes() {
     let client = shared().client();
     client.set("a53/key", "x");
     let before = client.get("/v1/kv/a53/key").index();
@@ -129,8 +133,9 @@ fn assertion_53_a_key_is_not_woken_by_its_siblings() {
     assert_eq!(answer.index(), before);
 }
 
+/// Contract: 53.
 #[test]
-fn assertion_53_a_key_is_woken_by_all_that_happens_to_it() {
+fn every_key_change_wakes_watch() {
     let client = shared().client();
     let session = client.session();
     let key = "a53b/key";
@@ -160,8 +165,9 @@ fn assertion_53_a_key_is_woken_by_all_that_happens_to_it() {
         .expect(404);
 }
 
+/// Contract: 54.
 #[test]
-fn assertion_54_an_absent_key_sleeps_until_it_is_made() {
+fn absent_key_wakes_on_creation() {
     let server = shared();
     let client = server.client();
     // The original learned this after the version that tests run against.
@@ -186,8 +192,9 @@ fn assertion_54_an_absent_key_sleeps_until_it_is_made() {
     assert_eq!(made.entry()["Value"], "bWFkZQ==");
 }
 
+/// Contract: 55.
 #[test]
-fn assertion_55_a_prefix_is_woken_by_all_that_happens_under_it() {
+fn every_prefix_change_wakes_watch() {
     let server = shared();
     let client = server.client();
     for form in ["recurse", "keys"] {
@@ -218,8 +225,9 @@ fn assertion_55_a_prefix_is_woken_by_all_that_happens_under_it() {
     }
 }
 
+/// Contract: 55.
 #[test]
-fn assertion_55_a_prefix_with_entries_is_not_woken_from_outside() {
+fn prefix_ignores_outside_writes() {
     let client = shared().client();
     client.set("a55b/in/key", "x");
     let before = client.get("/v1/kv/a55b/in/?recurse").index();
@@ -230,8 +238,9 @@ fn assertion_55_a_prefix_with_entries_is_not_woken_from_outside() {
     assert_eq!(answer.index(), before);
 }
 
+/// Contract: 56.
 #[test]
-fn assertion_56_an_index_of_the_future_waits() {
+fn future_index_waits() {
     let client = shared().client();
     client.set("a56/key", "x");
     let current = client.get("/v1/kv/a56/key").index();
@@ -241,8 +250,9 @@ fn assertion_56_an_index_of_the_future_waits() {
     assert_eq!(answer.index(), current);
 }
 
+/// Contract: 57.
 #[test]
-fn assertion_57_the_list_of_sessions_is_woken_by_beginnings_and_ends() {
+fn session_list_wakes_on_changes() {
     let client = shared().client();
     let session = client.session();
     let index = client.get(&format!("/v1/session/info/{session}")).index();
@@ -265,7 +275,7 @@ fn assertion_57_the_list_of_sessions_is_woken_by_beginnings_and_ends() {
 }
 
 #[test]
-fn one_of_many_watchers_of_a_key_may_leave_and_the_rest_are_woken() {
+fn remaining_watchers_wake_after_disconnects() {
     let client = shared().client();
     client.set("many/key", "x");
     let index = client.get("/v1/kv/many/key").index();
@@ -285,8 +295,9 @@ fn one_of_many_watchers_of_a_key_may_leave_and_the_rest_are_woken() {
     }
 }
 
+/// Contract: 58.
 #[test]
-fn assertion_58_watchers_that_hang_up_are_let_go_of() {
+fn disconnected_watchers_are_freed() {
     if shared().is_foreign() {
         return;
     }

@@ -23,7 +23,7 @@ const SAY_WHO_RUNS: &str = "for pid in $pids; do \
     if [ -d /proc/$pid ] && ! grep -q 'State:.Z' /proc/$pid/status; then echo $pid runs; fi; done";
 
 #[test]
-fn a_program_that_ignores_sigterm_ends_before_the_lock_of_its_killed_starter_passes_on() {
+fn orphan_ignoring_sigterm_ends_before_handover() {
     let server = shared();
     // No lock-delay, so that only the session's TTL matters.
     let lock = ["lock", &at(&server), "--ttl=10s", "--lock-delay=0s", "children/killed", "--", "sh", "-c"];
@@ -39,7 +39,7 @@ fn a_program_that_ignores_sigterm_ends_before_the_lock_of_its_killed_starter_pas
 }
 
 #[test]
-fn how_a_program_ends_is_told() {
+fn lock_reports_program_exit_status() {
     let server = shared();
     for (text, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
         let lock = ["lock", &at(&server), "children/ends", "--", "sh", "-c", text];
@@ -56,7 +56,7 @@ fn how_a_program_ends_is_told() {
 }
 
 #[test]
-fn errors_of_a_lock_have_codes_apart_from_those_of_its_program() {
+fn lock_errors_use_distinct_codes() {
     let server = shared();
     let (address, name) = (at(&server), "children/codes");
     let sleep = ["lock", &address, "--name", "the holder", name, "--", "sleep", "600"];
@@ -83,7 +83,7 @@ fn errors_of_a_lock_have_codes_apart_from_those_of_its_program() {
 }
 
 #[test]
-fn a_leader_without_a_reader_ends_its_program_before_it_resigns() {
+fn broken_pipe_ends_program_before_resignation() {
     let server = shared();
     let client = server.client();
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -107,7 +107,7 @@ fn a_leader_without_a_reader_ends_its_program_before_it_resigns() {
 }
 
 #[test]
-fn a_candidate_that_lost_its_lock_is_interrupted_while_its_program_ends_and_after_that() {
+fn interrupt_ends_candidate_after_lock_loss() {
     let server = shared();
     let (client, address) = (server.client(), at(&server));
     for (key, trap) in [("children/ended", ""), ("children/ends", "trap 'echo asked; sleep 100' TERM; ")] {
@@ -129,19 +129,7 @@ fn a_candidate_that_lost_its_lock_is_interrupted_while_its_program_ends_and_afte
 }
 
 #[test]
-fn a_signal_reaches_the_program_of_a_lock() {
-    let server = shared();
-    let text = "trap 'echo passed on; exit 5' USR1; echo runs; while :; do sleep 0.05; done";
-    let lock = ["lock", &at(&server), "children/signal", "--", "sh", "-c", text];
-    let holder = Process::lockmesh(&lock);
-    holder.says("runs");
-    holder.signal("USR1");
-    holder.says("passed on");
-    assert_eq!(holder.ends(), 5);
-}
-
-#[test]
-fn a_handler_gets_the_view_and_its_index_and_its_failure_ends_the_watch() {
+fn watch_feeds_handler_and_reports_failure() {
     let server = shared();
     server.client().put("/v1/kv/children/view", "x").expect(200);
     let watch =
@@ -153,7 +141,7 @@ fn a_handler_gets_the_view_and_its_index_and_its_failure_ends_the_watch() {
 }
 
 #[test]
-fn a_watch_that_is_told_to_end_ends_its_handler_first() {
+fn signalled_watch_ends_handler_first() {
     let server = shared();
     server.client().put("/v1/kv/children/watched", "x").expect(200);
     for (name, code) in [("TERM", 143), ("INT", 130)] {
@@ -173,7 +161,7 @@ fn a_watch_that_is_told_to_end_ends_its_handler_first() {
 }
 
 #[test]
-fn a_handler_that_ignores_sigterm_is_killed() {
+fn handler_ignoring_sigterm_is_killed() {
     let server = shared();
     server.client().put("/v1/kv/children/deaf", "x").expect(200);
     let handler = "trap '' TERM; echo family $$; while :; do sleep 0.05; done";

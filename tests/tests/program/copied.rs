@@ -3,7 +3,7 @@
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::http::Client;
-use lockmesh_tests::process::{Process, run};
+use lockmesh_tests::process::run;
 use std::path::Path;
 
 /// Copies a folder, deletes it and copies it back: path and device stay the same, and mostly the
@@ -23,16 +23,13 @@ fn fence(client: &Client) -> u64 {
 }
 
 #[test]
-fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start(folder.path(), "3");
+fn copied_member_refused_until_emptied() {
+    let fleet = Fleet::new("3", &[]);
     fleet.client().set("kept", "by the others");
-    let pid = fleet.pid("s1");
-    assert!(shell(&format!("kill -9 {pid}")));
-    lockmesh_tests::fleet::gone(&pid);
-    let data = folder.path().join("s1/data");
+    fleet.kill_process("s1");
+    let data = fleet.folder.join("s1/data");
     copy_and_put_back(&data);
-    let config = folder.path().join("s1/server.toml");
+    let config = fleet.folder.join("s1/server.toml");
     let (config, place) = (config.to_str().expect("it is text"), data.to_str().expect("it is text"));
 
     let (code, _, said) = run(&["server", "--config", config]);
@@ -47,7 +44,7 @@ fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied()
     // The original has not run since, so the copy may replace it.
     let (code, told, said) = run(&[&moved[..], &["--yes-nothing-ran-since"]].concat());
     assert!(code == 0 && told.contains("is at home in"), "{told} {said}");
-    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    let mut s1 = fleet.restart("s1");
     let is_well = || fleet.servers().iter().all(|server| server["Healthy"] == true);
     wait_until(is_well);
     s1.kill();
@@ -57,7 +54,7 @@ fn a_copy_of_one_of_several_servers_is_refused_in_words_and_joins_once_emptied()
     let (code, _, said) = run(&["server", "--config", config]);
     assert!(code != 0 && said.contains("is a copy"), "{said}");
     assert!(shell(&format!("rm -r {place}")));
-    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    let mut s1 = fleet.restart("s1");
     wait_until(|| {
         let servers = fleet.servers();
         servers.len() == 3
@@ -74,7 +71,7 @@ fn copy_and_put_back_after_removing(folder: &Path) {
 }
 
 #[test]
-fn a_copy_of_a_lone_server_goes_on_far_above_the_original() {
+fn copied_lone_server_raises_fences() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let data = folder.path().join("data");
     let mut dev = Dev::start_with_data(&data, &[]);

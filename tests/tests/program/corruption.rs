@@ -7,8 +7,9 @@ use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::record::{Entry, Lock};
 use lockmesh_server::store::{DirtyRows, SEGMENT_BYTES, Store, StoreEvent, StoreOptions};
 use lockmesh_tests::dialect::let_pass;
-use lockmesh_tests::fleet::{Fleet, gone, shell, wait_until};
+use lockmesh_tests::fleet::{Fleet, shell, wait_until};
 use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::member::{certificates, configure, issue};
 use lockmesh_tests::process::{Process, run};
 use std::fs;
 use std::path::Path;
@@ -59,25 +60,16 @@ struct LonelyAgent {
 
 impl LonelyAgent {
     fn of(fleet: &Fleet, server: &str) -> Self {
-        let place = |name: &str| fleet.folder.join(name).to_str().expect("it is text").to_owned();
-        let (ca, own) = (place("tls"), place("lonely"));
-        let issue = ["operator", "tls", "issue", "--role", "agent", "--node", "lonely"];
-        let (code, _, said) = run(&[&issue[..], &["--ca", &ca, "--out", &own]].concat());
-        assert_eq!(code, 0, "{said}");
-        let settings = [
-            format!("data_dir={own}/data"),
-            "node.name=lonely".to_owned(),
-            "listen=127.0.0.1:0".to_owned(),
-            "http.tcp=".to_owned(),
-            format!("http.socket={own}/socket"),
-            format!("upstream.servers={}", address(fleet, server)),
-            format!("tls.ca={ca}/ca.pem"),
-            format!("tls.certificate={own}/agent.pem"),
-            format!("tls.key={own}/agent-key.pem"),
-        ];
-        let settings: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
-        let process = Process::lockmesh(&[&["agent"], &settings[..]].concat());
-        let client = Client { address: Address::Unix(format!("{own}/socket").into()) };
+        let (home, own) = (&fleet.folder, fleet.folder.join("lonely"));
+        issue(&home.join("tls"), &certificates(home, "lonely"), "agent", "lonely");
+        let socket = home.join("lonely.sock");
+        let rest = format!(
+            "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\n[upstream]\nservers = [{:?}]",
+            address(fleet, server)
+        );
+        let config = configure(home, "tls", "lonely", "agent", &own, &rest);
+        let process = Process::lockmesh(&["agent", "--config", &config]);
+        let client = Client { address: Address::Unix(socket) };
         wait_until(|| client.connect().is_ok());
         Self { _process: process, client }
     }
@@ -109,7 +101,7 @@ fn fleet_with_one_corrupt(folder: &Path) -> Fleet {
 }
 
 #[test]
-fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
+fn diverged_server_excluded_until_emptied() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let fleet = fleet_with_one_corrupt(folder.path());
     let client = fleet.client();
@@ -138,20 +130,16 @@ fn a_server_whose_state_differs_answers_no_agent_and_joins_once_emptied() {
     assert_eq!(refused.status, 500, "{}", refused.text());
 
     // The finding survives a restart, and the way back is an empty folder.
-    let pid = fleet.pid("s1");
-    assert!(shell(&format!("kill -9 {pid}")));
-    gone(&pid);
-    let (home, data) = (folder.path().join("s1"), folder.path().join("s1/data"));
+    fleet.kill_process("s1");
+    let data = folder.path().join("s1/data");
     let place = data.to_str().expect("it is text");
     let (code, told, said) = run(&["operator", "raft", "inspect", "--data-dir", place]);
     assert!(code == 0 && told.contains("corrupt: it differs from that of a majority"), "{told} {said}");
-    let config = home.join("server.toml");
-    let config = config.to_str().expect("it is text");
-    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    let mut s1 = fleet.restart("s1");
     s1.says("the state of this server is corrupt, as found by a corruption check");
     s1.kill();
     assert!(shell(&format!("rm -r {place}")));
-    let mut s1 = Process::lockmesh(&["server", "--config", config]);
+    let mut s1 = fleet.restart("s1");
     wait_until(|| {
         let servers = fleet.servers();
         servers.len() == 3

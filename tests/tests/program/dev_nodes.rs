@@ -7,15 +7,14 @@ use lockmesh_tests::http::Client;
 use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 /// Every process of three servers and three agents.
 const ALL: [&str; 6] = ["s1", "s2", "s3", "n1", "n2", "n3"];
 
-fn start(folder: &Path) -> Fleet {
-    Fleet::start_with(folder, "3", &["--nodes", "3"])
+fn start() -> Fleet {
+    Fleet::new("3", &["--nodes", "3"])
 }
 
 /// A session of an agent's node that depends on no check, so that only its TTL can end it.
@@ -34,9 +33,8 @@ fn renew_while_it_lives(client: Client, session: &str) -> thread::JoinHandle<()>
 }
 
 #[test]
-fn the_locks_of_a_killed_node_move_and_that_is_shown() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = start(folder.path());
+fn killing_node_reports_lock_handover() {
+    let dev = start();
     for node in ["n1", "n2", "n3"] {
         let own = dev.client_of(node).get("/v1/agent/self").expect(200).json();
         assert_eq!(own["Config"]["NodeName"], node);
@@ -83,8 +81,7 @@ fn the_locks_of_a_killed_node_move_and_that_is_shown() {
         "{said}"
     );
 
-    let config = folder.path().join("n3/agent.toml");
-    let by_hand = Process::lockmesh(&["agent", "--config", config.to_str().expect("text")]);
+    let by_hand = dev.restart("n3");
     by_hand.says("ready");
     assert_eq!(dev.pid("n3"), by_hand.number().to_string());
     dev.client_of("n3").set("again", "there");
@@ -94,9 +91,8 @@ fn the_locks_of_a_killed_node_move_and_that_is_shown() {
 }
 
 #[test]
-fn a_killed_leader_has_a_follower_who_leads_and_that_is_shown() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = start(folder.path());
+fn killing_leader_reports_new_leader() {
+    let dev = start();
     let leader = dev.leader();
     let follower = ["s1", "s2", "s3"].into_iter().find(|server| *server != leader).expect("there are three");
     let (code, shown, said) = dev.kill(&leader, &["--json", "--timeout", "10m"]);
@@ -118,9 +114,9 @@ fn a_killed_leader_has_a_follower_who_leads_and_that_is_shown() {
 }
 
 #[test]
-fn all_of_it_is_there_after_another_start_and_nothing_outlives_the_command() {
+fn restart_keeps_data_without_orphans() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let first = start(folder.path());
+    let first = Fleet::start_with(folder.path(), "3", &["--nodes", "3"]);
     first.client_of("n2").set("kept", "for the next start");
     let pids = ALL.map(|name| first.pid(name));
     for several in ["--nodes", "--servers"] {
@@ -135,11 +131,11 @@ fn all_of_it_is_there_after_another_start_and_nothing_outlives_the_command() {
         assert!(!folder.path().join(left).exists(), "{left}");
     }
 
-    let second = start(folder.path());
+    let second = Fleet::start_with(folder.path(), "3", &["--nodes", "3"]);
     assert_eq!(second.client_of("n3").get("/v1/kv/kept?raw").expect(200).text(), "for the next start");
     second.process.signal("HUP");
     let log = folder.path().join("n2/log");
-    wait_until(|| fs::read_to_string(&log).expect("it has a log").contains("reloaded: nothing has changed"));
+    wait_until(|| fs::read_to_string(&log).expect("it has a log").contains("reloaded: no changes"));
     let pids = ALL.map(|name| second.pid(name));
     second.process.signal("KILL");
     second.process.ends();
@@ -147,10 +143,9 @@ fn all_of_it_is_there_after_another_start_and_nothing_outlives_the_command() {
 }
 
 #[test]
-fn what_is_not_this_folder_s_is_not_killed() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start_with(folder.path(), "1", &["--nodes", "2"]);
-    let (pid, file) = (dev.pid("n2"), folder.path().join("n2/pid"));
+fn foreign_process_is_not_killed() {
+    let dev = Fleet::new("1", &["--nodes", "2"]);
+    let (pid, file) = (dev.pid("n2"), dev.folder.join("n2/pid"));
     let refused = |node: &str, words: &str| {
         let (code, shown, said) = dev.kill(node, &[]);
         assert!(code == 1 && shown.is_empty() && said.contains(words), "{code} {shown} {said}");
@@ -180,7 +175,7 @@ fn what_is_not_this_folder_s_is_not_killed() {
 }
 
 #[test]
-fn a_folder_in_which_sockets_cannot_be_is_refused_before_anything_starts() {
+fn overlong_socket_path_rejected_early() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let data = folder.path().join("x".repeat(100));
     let data_dir = data.to_str().expect("text");

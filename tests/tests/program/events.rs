@@ -19,9 +19,8 @@ fn hears(client: &Client, name: &str) -> Value {
 }
 
 #[test]
-fn what_one_agent_is_told_to_fire_all_agents_list_that_it_is_for() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start_with(folder.path(), "1", &["--nodes", "3"]);
+fn fired_event_reaches_targeted_agents() {
+    let dev = Fleet::new("1", &["--nodes", "3"]);
     let clients = NODES.map(|node| dev.client_of(node));
     for client in &clients {
         // An agent that is not in the roster yet reaches no other agent.
@@ -50,6 +49,12 @@ fn what_one_agent_is_told_to_fire_all_agents_list_that_it_is_for() {
     let (code, shown, _) = dev.command(&["watch", "--type", "event", "--name", "restart"]);
     let shown: Value = serde_json::from_str(&shown).expect("it is JSON");
     assert_eq!((code, &shown[0]), (0, &later));
+    for _ in 0..20 {
+        let fired = fire(&clients[0], "listed", "");
+        let listed = clients[0].get("/v1/event/list?name=listed").expect(200).json();
+        let newest = listed.as_array().and_then(|events| events.last()).expect("it is listed");
+        assert_eq!(newest["ID"], fired["ID"], "before the answer");
+    }
     let (code, _, said) = dev.command(&["event", "-name=x", "-tag=a"]);
     assert!(code == 1 && said.contains("Cannot provide tag filter without service filter"), "{said}");
     dev.stop();

@@ -30,7 +30,7 @@ fn leader_election_over_tcp() {
 }
 
 #[test]
-fn leader_election_over_the_unix_socket() {
+fn leader_election_over_unix_socket() {
     follow("leader_election", true);
 }
 
@@ -46,8 +46,7 @@ fn semaphore_over_the_unix_socket() {
 
 #[test]
 fn host_failure_from_another_host() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start_with(folder.path(), "3", &["--nodes", "5"]);
+    let fleet = Fleet::new("3", &["--nodes", "5"]);
     let port = fleet.http.rsplit(':').next().expect("an address has a port");
     run("host_failure", &[("FLEET", fleet.data()), ("WORK", fleet.data()), ("LOCKMESH_PORT", port)]);
     fleet.stop();

@@ -4,7 +4,7 @@
 
 use super::reload::Fleet;
 use lockmesh_tests::fleet::wait_until;
-use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::http::Client;
 use lockmesh_tests::process::Process;
 use serde_json::{Value, json};
 use std::fs;
@@ -12,27 +12,20 @@ use std::time::{Duration, Instant};
 
 /// Starts a server that bootstraps a cluster alone; returns its address and the cluster's ID.
 fn founder(fleet: &Fleet, name: &str) -> (Process, String, String) {
-    fleet.issue(name, "server", name);
-    let rest = "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1";
-    let server = Process::lockmesh(&["server", "--config", &fleet.config("server", name, "info", rest)]);
-    let word = |line: &str, key: &str| {
-        let rest = line.split_once(key).unwrap_or_else(|| panic!("{key} in {line}")).1;
-        rest.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned()
-    };
-    let cluster = word(&server.says("this server is a member of the cluster"), "cluster=");
-    let address = word(&server.says("the server listens"), "address=");
+    let (server, address) = fleet.founder(name);
+    let line = server.says("this server is a member of the cluster");
+    let rest = line.split_once("cluster=").expect("the id is logged").1;
+    let cluster = rest.split_whitespace().next().unwrap_or_default().trim_matches('"').to_owned();
     (server, address, cluster)
 }
 
 /// Starts an agent with this list of servers.
 fn agent(fleet: &Fleet, name: &str, servers: &[&str], cluster_id: &str) -> (Process, Client) {
-    let socket = fleet.at(&format!("{name}.sock"));
-    let rest = format!(
-        "listen = \"127.0.0.1:0\"\n[gossip]\nenabled = false\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n\
-         [upstream]\nservers = {servers:?}\nhold_timeout = \"1s\"\ncluster_id = \"{cluster_id}\""
-    );
+    let reach = fleet.reach(name, servers);
+    let rest =
+        format!("{reach}hold_timeout = \"1s\"\ncluster_id = \"{cluster_id}\"\n[gossip]\nenabled = false");
     let process = Process::lockmesh(&["agent", "--config", &fleet.config("agent", name, "info", &rest)]);
-    let client = Client { address: Address::Unix(fleet.path(&format!("{name}.sock"))) };
+    let client = fleet.client(name);
     wait_until(|| client.connect().is_ok());
     (process, client)
 }
@@ -44,40 +37,7 @@ fn metric(client: &Client, name: &str) -> f64 {
 }
 
 #[test]
-fn agents_whose_list_spans_two_clusters_register_with_neither_and_say_so() {
-    let fleet = Fleet::new();
-    let ((_one, a, first), (_two, b, second)) = (founder(&fleet, "s1"), founder(&fleet, "s2"));
-    assert_ne!(first, second);
-    ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
-    let agents = [agent(&fleet, "web-1", &[&a, &b], ""), agent(&fleet, "web-2", &[&b, &a], "")];
-    let began = Instant::now();
-    for (process, client) in &agents {
-        let said = process.says("the listed servers are of more than one cluster");
-        for part in [&a, &b, &first, &second] {
-            assert!(said.contains(part.as_str()), "{part} in {said}");
-        }
-        let ready = client.get("/health/ready").expect(503);
-        assert!(ready.text().contains(&first) && ready.text().contains(&second), "{}", ready.text());
-        // No session, so no lock: neither cluster can grant it.
-        client.put("/v1/session/create", "{}").expect_text(500, &second);
-    }
-    // Attempts continue, some seconds apart at each server.
-    while began.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    for (process, client) in &agents {
-        let is_error = |line: &&str| line.contains("ERROR") && line.contains("of more than one cluster");
-        let lines = process.said().lines().filter(is_error).count();
-        assert_eq!(lines, 1, "{}", process.said());
-        assert_eq!(metric(client, "lockmesh_upstream_registrations_total"), 0.0);
-        assert_eq!(metric(client, "lockmesh_upstream_refused_servers"), 2.0);
-        let reconnects = metric(client, "lockmesh_upstream_reconnects_total");
-        assert!(reconnects <= 10.0, "{reconnects} reconnects in 20 s");
-    }
-}
-
-#[test]
-fn agents_of_one_cluster_never_take_a_lock_in_another() {
+fn lock_never_granted_across_clusters() {
     let fleet = Fleet::new();
     let ((_one, a, first), (_two, b, second)) = (founder(&fleet, "s1"), founder(&fleet, "s2"));
     ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
@@ -104,7 +64,7 @@ fn agents_of_one_cluster_never_take_a_lock_in_another() {
 }
 
 #[test]
-fn agents_of_dev_belong_to_the_servers_that_it_starts() {
+fn dev_agents_replace_earlier_cluster_pin() {
     let ways: [(&[&str], &str); 3] =
         [(&[], "agent"), (&["--servers", "1"], "agent"), (&["--servers", "1", "--nodes", "1"], "n1/data")];
     for (options, agent) in ways {
@@ -132,7 +92,7 @@ fn agents_of_dev_belong_to_the_servers_that_it_starts() {
 }
 
 #[test]
-fn a_container_without_a_volume_gets_its_name_back_within_ten_seconds() {
+fn container_without_volume_reclaims_name() {
     let fleet = Fleet::new();
     let (_server, address, cluster) = founder(&fleet, "s1");
     fleet.issue("web-1", "agent", "web-1");

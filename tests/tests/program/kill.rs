@@ -5,6 +5,6 @@
 use lockmesh_tests::kill::kill_loop;
 
 #[test]
-fn a_killed_server_keeps_what_it_acknowledged() {
+fn killed_server_keeps_acknowledged_writes() {
     assert!(kill_loop(5, None) > 0);
 }

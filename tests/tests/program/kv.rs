@@ -1,4 +1,4 @@
-//! Assertions 1–18: keys and values. Each test is named after its number.
+//! Contract 1–18: keys and values. The numbers are those of `tests/contract.md`.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
@@ -15,14 +15,16 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
+/// Contract: 1.
 #[test]
-fn assertion_01_an_absent_key_is_an_empty_404_with_all_headers() {
+fn absent_key_404_has_headers() {
     let answer = shared().client().get("/v1/kv/a01/absent").expect(404).expect_meta();
     assert!(answer.body.is_empty(), "{answer:?}");
 }
 
+/// Contract: 2.
 #[test]
-fn assertion_02_a_put_key_is_read_back_with_one_index_for_all() {
+fn put_key_reads_back_with_one_index() {
     let client = shared().client();
     let put = client.put("/v1/kv/a02/key", "test").expect(200);
     assert_eq!(put.text().trim_end(), "true");
@@ -38,8 +40,9 @@ fn assertion_02_a_put_key_is_read_back_with_one_index_for_all() {
     assert_eq!(answer.json(), expected);
 }
 
+/// Contract: 3.
 #[test]
-fn assertion_03_a_second_put_moves_only_the_modify_index() {
+fn second_put_moves_only_modify_index() {
     let client = shared().client();
     client.set("a03/key", "one");
     let first = client.entry("a03/key");
@@ -49,8 +52,9 @@ fn assertion_03_a_second_put_moves_only_the_modify_index() {
     assert!(number(&second, "ModifyIndex") > number(&first, "ModifyIndex"));
 }
 
+/// Contract: 3.
 #[test]
-fn assertion_03_an_identical_put_changes_nothing_and_wakes_nobody() {
+fn identical_put_changes_and_wakes_nothing() {
     let client = shared().client();
     client.set("a03b/key", "same");
     let before = client.entry("a03b/key");
@@ -65,8 +69,9 @@ fn assertion_03_an_identical_put_changes_nothing_and_wakes_nobody() {
     assert_eq!(client.entry("a03b/key"), before);
 }
 
+/// Contract: 4.
 #[test]
-fn assertion_04_a_put_without_flags_clears_them() {
+fn put_without_flags_clears_flags() {
     let client = shared().client();
     client.put("/v1/kv/a04/key?flags=42", "x").expect(200);
     assert_eq!(number(&client.entry("a04/key"), "Flags"), 42);
@@ -74,8 +79,9 @@ fn assertion_04_a_put_without_flags_clears_them() {
     assert_eq!(number(&client.entry("a04/key"), "Flags"), 0);
 }
 
+/// Contract: 5.
 #[test]
-fn assertion_05_flags_are_whole_unsigned_64_bit_numbers() {
+fn flags_and_cas_parse_as_u64() {
     let client = shared().client();
     client.put("/v1/kv/a05/key?flags=18446744073709551615", "x").expect(200);
     assert_eq!(number(&client.entry("a05/key"), "Flags"), u64::MAX);
@@ -93,8 +99,9 @@ fn assertion_05_flags_are_whole_unsigned_64_bit_numbers() {
     client.get("/v1/kv/a05/bad").expect(404);
 }
 
+/// Contract: 6.
 #[test]
-fn assertion_06_an_empty_body_is_a_null_value() {
+fn empty_body_stores_null_value() {
     let client = shared().client();
     client.set("a06/key", "");
     assert_eq!(client.entry("a06/key")["Value"], Value::Null);
@@ -102,8 +109,9 @@ fn assertion_06_an_empty_body_is_a_null_value() {
     assert!(raw.body.is_empty(), "{raw:?}");
 }
 
+/// Contract: 7.
 #[test]
-fn assertion_07_raw_answers_are_guarded_plain_text() {
+fn raw_returns_sandboxed_plain_text() {
     let server = shared();
     let client = server.client();
     let value: Vec<u8> = (0..=255).collect();
@@ -121,8 +129,9 @@ fn assertion_07_raw_answers_are_guarded_plain_text() {
     assert_eq!(client.get("/v1/kv/a07/?raw&recurse").keys(), ["a07/key"], "raw is ignored with recurse");
 }
 
+/// Contract: 8.
 #[test]
-fn assertion_08_recurse_matches_bytes_and_orders_them() {
+fn recurse_matches_and_orders_bytes() {
     let client = shared().client();
     for key in ["a08/a/b", "a08/ab", "a08/a", "a08/b", "a08/a%C3%A9"] {
         client.set(key, "x");
@@ -134,15 +143,17 @@ fn assertion_08_recurse_matches_bytes_and_orders_them() {
     assert_eq!(client.get("/v1/kv/a08/a?recurse=false").keys().len(), 4, "the flag's value is ignored");
 }
 
+/// Contract: 8.
 #[test]
-fn assertion_08_an_empty_store_has_no_entries() {
+fn recurse_on_empty_store_returns_404() {
     let server = Dev::start(&[]);
     let none = server.client().get("/v1/kv/?recurse").expect(404).expect_meta();
     assert!(none.body.is_empty());
 }
 
+/// Contract: 9.
 #[test]
-fn assertion_09_an_empty_store_has_a_list_of_no_keys_but_a_prefix_has_none() {
+fn empty_keys_404_except_at_root() {
     let server = Dev::start(&[]);
     let client = server.client();
     let keys = client.get("/v1/kv/?keys").expect(200).expect_meta();
@@ -151,8 +162,9 @@ fn assertion_09_an_empty_store_has_a_list_of_no_keys_but_a_prefix_has_none() {
     assert!(keys.body.is_empty());
 }
 
+/// Contract: 10.
 #[test]
-fn assertion_10_separator_cuts_keys_behind_the_prefix() {
+fn separator_cuts_keys_after_prefix() {
     let client = shared().client();
     for key in ["a/b", "a/c/d", "a/c/e", "ab"] {
         client.set(&format!("a10/{key}"), "x");
@@ -167,8 +179,9 @@ fn assertion_10_separator_cuts_keys_behind_the_prefix() {
     assert_eq!(client.get("/v1/kv/a10/a?keys&recurse").keys(), all, "keys beats recurse");
 }
 
+/// Contract: 11.
 #[test]
-fn assertion_11_cas_writes_only_on_the_index_it_names() {
+fn cas_requires_current_index() {
     let client = shared().client();
     assert!(client.put("/v1/kv/a11/key?cas=0", "one").is_true());
     assert!(!client.put("/v1/kv/a11/key?cas=0", "two").is_true());
@@ -186,8 +199,9 @@ fn assertion_11_cas_writes_only_on_the_index_it_names() {
     assert!(!client.put("/v1/kv/a11/absent?cas=7", "x").is_true());
 }
 
+/// Contract: 12.
 #[test]
-fn assertion_12_deleting_what_is_absent_succeeds_and_moves_nothing() {
+fn deleting_absent_key_is_noop() {
     let server = Dev::start(&[]);
     let client = server.client();
     client.set("a12/key", "x");
@@ -205,8 +219,9 @@ fn assertion_12_deleting_what_is_absent_succeeds_and_moves_nothing() {
     client.get("/v1/kv/a12/key").expect(404);
 }
 
+/// Contract: 13.
 #[test]
-fn assertion_13_deleting_a_prefix_leaves_its_index_behind() {
+fn prefix_delete_leaves_tombstone_index() {
     let client = shared().client();
     for key in ["a13/a", "a13/b/c", "a13x"] {
         client.set(key, "x");
@@ -218,8 +233,9 @@ fn assertion_13_deleting_a_prefix_leaves_its_index_behind() {
     assert_eq!(client.entry("a13x")["Value"], "eA==", "outside the prefix");
 }
 
+/// Contract: 14.
 #[test]
-fn assertion_14_conditions_exclude_each_other() {
+fn conflicting_conditions_rejected() {
     let client = shared().client();
     let session = client.session();
     for query in [
@@ -235,8 +251,9 @@ fn assertion_14_conditions_exclude_each_other() {
     client.get("/v1/kv/a14/key").expect(404);
 }
 
+/// Contract: 15.
 #[test]
-fn assertion_15_values_end_at_512_kibibytes() {
+fn value_limit_is_512_kib() {
     let server = shared();
     let client = server.client();
     let largest = vec![b'v'; 524_288];
@@ -256,8 +273,9 @@ fn assertion_15_values_end_at_512_kibibytes() {
     client.get("/v1/kv/a15/too-large").expect(404);
 }
 
+/// Contract: 16.
 #[test]
-fn assertion_16_other_methods_are_told_which_ones_there_are() {
+fn method_not_allowed_lists_methods() {
     let client = shared().client();
     for (method, path, allowed) in [
         ("POST", "/v1/kv/a16/key", "OPTIONS,GET,PUT,DELETE"),
@@ -279,8 +297,9 @@ fn assertion_16_other_methods_are_told_which_ones_there_are() {
     client.get("/v1/kv/a16/key").expect(404);
 }
 
+/// Contract: 16.
 #[test]
-fn assertion_16_pretty_is_indented_and_ends_with_a_newline() {
+fn pretty_indents_with_trailing_newline() {
     let server = shared();
     let client = server.client();
     client.set("a16/pretty", "x");
@@ -293,8 +312,9 @@ fn assertion_16_pretty_is_indented_and_ends_with_a_newline() {
     assert!(server.is_foreign() || plain.text().ends_with(']'), "{plain:?}");
 }
 
+/// Contract: 17.
 #[test]
-fn assertion_17_keys_are_any_printable_text() {
+fn keys_allow_printable_text_only() {
     let server = shared();
     let client = server.client();
     for (path, key) in [
@@ -318,50 +338,17 @@ fn assertion_17_keys_are_any_printable_text() {
     client.get("/v1/kv/a17/?recurse").expect(404);
 }
 
+/// Contract: 18.
 #[test]
-fn assertion_18_the_key_must_be_named() {
+fn missing_key_name_rejected() {
     let client = shared().client();
     for answer in [client.get("/v1/kv/"), client.put("/v1/kv/", "x"), client.delete("/v1/kv/")] {
         assert_eq!(answer.expect(400).text(), "Missing key name");
     }
 }
 
-/// Enough keys that the server answers from a view, outside its main loop.
 #[test]
-fn a_listing_of_very_many_keys_is_whole_and_a_deleted_prefix_is_empty() {
-    let client = shared().client();
-    let name = |number: u32| format!("many/{}/{number:04}", number % 2);
-    for first in (0..640).step_by(64) {
-        let set = |number| json!({"KV": {"Verb": "set", "Key": name(number), "Value": "dGVzdA=="}});
-        let operations: Vec<Value> = (first..first + 64).map(set).collect();
-        client.put("/v1/txn", Value::from(operations).to_string()).expect(200);
-    }
-    let mut names: Vec<String> = (0..640).map(name).collect();
-    names.sort();
-    let keys = client.get("/v1/kv/many/?keys").expect(200).expect_meta();
-    assert_eq!(keys.json(), json!(names));
-    assert_eq!(client.get("/v1/kv/many/?keys&separator=/").json(), json!(["many/0/", "many/1/"]));
-    let listed = |answer: &Value| -> Vec<String> {
-        let entries = answer.as_array().expect("a list").iter();
-        entries.map(|entry| entry["Key"].as_str().expect("a name").to_owned()).collect()
-    };
-    let entries = client.get("/v1/kv/many/?recurse&stale").expect(200);
-    assert_eq!(listed(&entries.json()), names);
-    let index = keys.index();
-    let watch = client.watch(&format!("/v1/kv/many/?recurse&index={index}&wait=60s"));
-    client.set("many/2", "one more");
-    names.push("many/2".into());
-    let woken = watch.answer().expect(200);
-    assert!(woken.index() > index);
-    assert_eq!(listed(&woken.json()), names);
-    let gone = client.watch(&format!("/v1/kv/many/1/0001?index={}&wait=60s", woken.index()));
-    client.delete("/v1/kv/many/?recurse").expect(200);
-    assert!(gone.answer().expect(404).index() > woken.index());
-    client.get("/v1/kv/many/?recurse").expect(404);
-}
-
-#[test]
-fn an_import_writes_everything_or_nothing() {
+fn import_is_all_or_nothing() {
     let server = shared();
     let client = server.client();
     let folder = tempfile::tempdir().expect("a folder");

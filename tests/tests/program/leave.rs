@@ -2,12 +2,11 @@
 //! a moment, and the outcome for their sessions.
 
 use super::reload::Fleet;
-use lockmesh_tests::binary::lockmesh;
 use lockmesh_tests::fleet::wait_until;
-use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::http::Client;
 use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// One server, and the agents of two nodes.
 pub(super) struct Nodes {
@@ -19,16 +18,7 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn new() -> Self {
         let fleet = Fleet::new();
-        fleet.issue("s1", "server", "s1");
-        let config = fleet.config(
-            "server",
-            "s1",
-            "info",
-            "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1",
-        );
-        let server = Process::lockmesh(&["server", "--config", &config]);
-        let listens = server.says("the server listens");
-        let address = listens.rsplit_once("address=").expect("the address is logged").1.to_owned();
+        let (server, address) = fleet.founder("s1");
         ["web-1", "web-2"].iter().for_each(|name| fleet.issue(name, "agent", name));
         Self { fleet, address, server }
     }
@@ -40,27 +30,13 @@ impl Nodes {
         process
     }
 
-    /// The same, with a limit of open files.
-    pub(super) fn agent_with_open_files(&self, name: &str, limit: u32, settings: &[&str]) -> Process {
-        let script = format!("ulimit -n {limit} && exec \"$@\"");
-        let program = lockmesh().to_str().expect("text");
-        let started = ["-c", &script, "sh", program, "agent", "--config", &self.config(name)];
-        let process = Process::start(Path::new("/bin/sh"), &[&started, settings].concat());
-        process.says(" ready");
-        process
-    }
-
     fn config(&self, name: &str) -> String {
-        let socket = self.fleet.at(&format!("{name}.sock"));
-        let rest = format!(
-            "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{socket}\"\n[upstream]\nservers = [\"{}\"]",
-            self.address
-        );
+        let rest = self.fleet.reach(name, &[&self.address]);
         self.fleet.config("agent", name, "info", &rest)
     }
 
     pub(super) fn client(&self, name: &str) -> Client {
-        Client { address: Address::Unix(self.fleet.path(&format!("{name}.sock"))) }
+        self.fleet.client(name)
     }
 
     /// Runs a `lockmesh` command against a node's agent.
@@ -80,7 +56,7 @@ impl Nodes {
 }
 
 #[test]
-fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_not() {
+fn sessions_survive_restart_but_not_leave() {
     let nodes = Nodes::new();
     let (first, second) = (nodes.agent("web-1", &[]), nodes.agent("web-2", &[]));
     let session = nodes.client("web-1").session_of(json!({"LockDelay": "0s"}));
@@ -128,7 +104,7 @@ fn an_agent_that_stops_for_a_moment_keeps_its_sessions_and_one_that_leaves_does_
 }
 
 #[test]
-fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_configured() {
+fn force_leave_spares_live_node_sigterm_leaves() {
     let nodes = Nodes::new();
     let _first = nodes.agent("web-1", &[]);
     let second = nodes.agent("web-2", &["--set", "leave_on_terminate=true"]);
@@ -159,7 +135,7 @@ fn a_node_is_made_to_leave_by_its_name_and_leaves_on_sigterm_where_that_is_confi
 }
 
 #[test]
-fn an_agent_that_cannot_reach_the_servers_does_not_leave_and_ends_all_the_same() {
+fn unreachable_servers_prevent_leave_not_exit() {
     let mut nodes = Nodes::new();
     let agent = nodes.agent("web-1", &["--set", "upstream.hold_timeout=0s"]);
     nodes.server.kill();
@@ -171,7 +147,7 @@ fn an_agent_that_cannot_reach_the_servers_does_not_leave_and_ends_all_the_same()
 }
 
 #[test]
-fn dev_ends_with_its_only_node() {
+fn dev_exits_when_node_leaves() {
     let dev = Process::lockmesh(&["dev", "--http", "127.0.0.1:0", "--node", "node-one"]);
     let ready = dev.says("ready http=");
     let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).expect("an address");
@@ -179,4 +155,27 @@ fn dev_ends_with_its_only_node() {
     assert_eq!((code, said.as_str()), (0, "the node left the cluster; its agent ends\n"));
     assert_eq!(dev.ends(), 0);
     dev.says("this node left the cluster: stopping");
+}
+
+/// Without a quorum, a call is held by the agent for 7 s; without an agent that runs, for ever.
+#[test]
+fn timeout_kept_without_leader_or_agent() {
+    let nodes = Nodes::new();
+    let agent = nodes.agent("web-1", &[]);
+    let ends_in_time = || {
+        for command in [&["lock", "job"][..], &["semaphore", "pool", "--slots", "2"], &["elect", "office"]] {
+            let begun = Instant::now();
+            let words = [command, &["--timeout", "1s", "--", "true"]].concat();
+            let (code, _, said) = nodes.command("web-1", &words);
+            let elapsed = begun.elapsed();
+            assert_eq!(code, 120, "{command:?}: {said}");
+            assert!(said.contains(" in 1s"), "{said}");
+            assert!(elapsed >= Duration::from_secs(1), "{command:?}: {elapsed:?}");
+            assert!(elapsed < Duration::from_secs(4), "{command:?}: {elapsed:?}");
+        }
+    };
+    nodes.server.signal("STOP");
+    ends_in_time();
+    agent.signal("STOP");
+    ends_in_time();
 }

@@ -1,4 +1,4 @@
-//! Assertions 19–26: acquiring and releasing locks. Each test is named after its number.
+//! Contract 19–26: acquiring and releasing locks. The numbers are those of `tests/contract.md`.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
@@ -10,8 +10,9 @@ fn shared() -> Shared {
     Dev::shared(&SERVER, &[])
 }
 
+/// Contract: 19.
 #[test]
-fn assertion_19_one_session_holds_a_key_and_may_take_it_again() {
+fn only_holder_reacquires() {
     let server = shared();
     let client = server.client();
     let (holder, other) = (client.session(), client.session());
@@ -34,8 +35,9 @@ fn assertion_19_one_session_holds_a_key_and_may_take_it_again() {
     assert_eq!(client.entry("a19/key"), updated, "a refused acquire leaves the entry untouched");
 }
 
+/// Contract: 20.
 #[test]
-fn assertion_20_only_the_holder_releases() {
+fn only_holder_releases() {
     let client = shared().client();
     let (holder, other) = (client.session(), client.session());
     assert!(!client.release("a20/absent", &holder));
@@ -57,8 +59,9 @@ fn assertion_20_only_the_holder_releases() {
     assert!(!client.release("a20/key", &holder), "it is free already");
 }
 
+/// Contract: 20.
 #[test]
-fn assertion_20_an_empty_body_erases_the_value_and_the_flags() {
+fn empty_release_clears_value_and_flags() {
     let client = shared().client();
     let holder = client.session();
     assert!(client.put(&format!("/v1/kv/a20b/key?acquire={holder}&flags=9"), "mine").is_true());
@@ -68,8 +71,9 @@ fn assertion_20_an_empty_body_erases_the_value_and_the_flags() {
     assert_eq!(number(&released, "Flags"), 0);
 }
 
+/// Contract: 21.
 #[test]
-fn assertion_21_every_new_hold_counts() {
+fn each_acquisition_raises_lock_index() {
     let client = shared().client();
     let (one, two) = (client.session(), client.session());
     for (turn, session) in [&one, &two, &one, &one].into_iter().enumerate() {
@@ -80,8 +84,9 @@ fn assertion_21_every_new_hold_counts() {
     }
 }
 
+/// Contract: 22.
 #[test]
-fn assertion_22_sessions_that_are_not_there_lock_nothing() {
+fn unknown_session_cannot_lock() {
     let server = shared();
     let client = server.client();
     let unknown = "adf4238a-882b-9ddc-4a9d-5b6758e4159e";
@@ -106,8 +111,9 @@ fn assertion_22_sessions_that_are_not_there_lock_nothing() {
     assert_eq!(client.holder("a22/held"), Some(holder));
 }
 
+/// Contract: 23.
 #[test]
-fn assertion_23_anyone_may_write_a_locked_key_and_the_lock_stays() {
+fn plain_write_keeps_lock() {
     let server = shared();
     let client = server.client();
     let holder = client.session();
@@ -130,8 +136,9 @@ fn assertion_23_anyone_may_write_a_locked_key_and_the_lock_stays() {
     assert_eq!(number(&client.entry("a23/key"), "LockIndex"), kept + 1);
 }
 
+/// Contract: 23.
 #[test]
-fn assertion_23_a_write_of_the_same_data_to_a_locked_key_is_no_write() {
+fn identical_write_keeps_locked_entry() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -144,8 +151,9 @@ fn assertion_23_a_write_of_the_same_data_to_a_locked_key_is_no_write() {
     assert_eq!(client.entry("a23b/key"), before);
 }
 
+/// Contract: 24.
 #[test]
-fn assertion_24_deleting_a_locked_key_frees_it_at_once() {
+fn delete_frees_lock_without_delay() {
     let client = shared().client();
     let holder = client.session_of(json!({"LockDelay": "60s", "NodeChecks": []}));
     let other = client.session();
@@ -159,8 +167,9 @@ fn assertion_24_deleting_a_locked_key_frees_it_at_once() {
     assert_eq!(number(&client.entry("a24/key"), "LockIndex"), 1);
 }
 
+/// Contract: 25.
 #[test]
-fn assertion_25_a_session_ends_all_its_holds_in_one_step() {
+fn session_end_releases_all_locks_atomically() {
     let client = shared().client();
     let keeper = client.session();
     let deleter = client.session_of(json!({"LockDelay": "0s", "NodeChecks": [], "Behavior": "delete"}));
@@ -182,8 +191,9 @@ fn assertion_25_a_session_ends_all_its_holds_in_one_step() {
     client.get("/v1/kv/a25/delete/?recurse").expect(404);
 }
 
+/// Contract: 26.
 #[test]
-fn assertion_26_a_hundred_contenders_have_one_winner() {
+fn hundred_contenders_one_winner() {
     let client = shared().client();
     let sessions: Vec<String> = (0..100).map(|_| client.session()).collect();
     for round in 0..3 {
@@ -202,28 +212,5 @@ fn assertion_26_a_hundred_contenders_have_one_winner() {
         assert_eq!(winners.len(), 1, "{winners:?}");
         assert_eq!(client.holder(&key).as_ref(), Some(winners[0]));
         assert_eq!(number(&client.entry(&key), "LockIndex"), 1);
-    }
-}
-
-#[test]
-fn every_grant_carries_a_fence_that_never_goes_back() {
-    let server = shared();
-    if server.is_foreign() {
-        return;
-    }
-    let client = server.client();
-    let session = client.session();
-    let mut last = 0;
-    for turn in 0..4 {
-        let grant = client.put(&format!("/v1/kv/fence/key?acquire={session}"), "x").expect(200);
-        let fence: u64 = grant.header("X-Lockmesh-Fence").expect("a fence").parse().expect("a number");
-        assert!(fence > last, "fence {fence} after {last}");
-        let again = client.put(&format!("/v1/kv/fence/key?acquire={session}"), "x").expect(200);
-        assert_eq!(again.header("X-Lockmesh-Fence"), Some(fence.to_string().as_str()), "the same hold");
-        last = fence;
-        match turn % 2 {
-            0 => assert!(client.release("fence/key", &session)),
-            _ => assert!(client.delete("/v1/kv/fence/key").is_true(), "deleting the key does not reset it"),
-        }
     }
 }

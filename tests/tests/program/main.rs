@@ -8,13 +8,10 @@
 
 mod agent;
 mod alerting;
-mod audit;
-mod bad_input;
 mod blocking;
 mod check_sessions;
 mod children;
 mod cluster;
-mod conventions;
 mod copied;
 mod corruption;
 mod dev_nodes;
@@ -30,7 +27,6 @@ mod lock_delay;
 mod locks;
 mod mesh;
 mod monitoring;
-mod moved;
 mod operator;
 mod outputs;
 mod queries_monitor;
@@ -38,6 +34,5 @@ mod queue;
 mod reload;
 mod services;
 mod sessions;
-mod sockets;
 mod ttl;
 mod txn;

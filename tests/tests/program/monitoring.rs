@@ -3,12 +3,12 @@
 
 use lockmesh_net::metrics::table::Row;
 use lockmesh_tests::figures::Figures;
-use lockmesh_tests::fleet::{Fleet, freeze, gone, shell, wait_until};
+use lockmesh_tests::fleet::{Fleet, wait_until};
 use lockmesh_tests::http::{Address, Client};
 use lockmesh_tests::process::{Process, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 
@@ -20,15 +20,9 @@ fn is_ready(client: &Client) -> bool {
     client.get("/health/ready").status == 200
 }
 
-fn restart(folder: &Path, server: &str) -> Process {
-    let config = folder.join(server).join("server.toml");
-    Process::lockmesh(&["server", "--config", config.to_str().expect("text")])
-}
-
 #[test]
-fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "3");
+fn readiness_requires_quorum() {
+    let dev = Fleet::new("3", &[]);
     let (agent, leader) = (dev.client(), dev.leader());
     let survivor = SERVERS.into_iter().rev().find(|server| *server != leader).expect("there are three");
     let watched = dev.monitor(survivor);
@@ -38,9 +32,7 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
 
     let lost: Vec<&str> = SERVERS.into_iter().filter(|server| *server != survivor).collect();
     for server in &lost {
-        let pid = dev.pid(server);
-        assert!(shell(&format!("kill -9 {pid}")));
-        gone(&pid);
+        dev.kill_process(server);
     }
     wait_until(|| !is_ready(&watched));
     wait_until(|| watched.get("/health/ready").text() == "no leader is known\n");
@@ -50,7 +42,7 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
     wait_until(|| agent.get("/health/ready").status == 503);
     agent.get("/health/live").expect(200);
 
-    let back: Vec<Process> = lost.iter().map(|server| restart(folder.path(), server)).collect();
+    let back: Vec<Process> = lost.iter().map(|server| dev.restart(server)).collect();
     wait_until(|| is_ready(&watched) && is_ready(&agent));
     wait_until(|| figures(&watched).value("lockmesh_server_leader_known") == 1.0);
     assert!(figures(&watched).value("lockmesh_server_leader_changes_total") > changes);
@@ -62,31 +54,8 @@ fn without_a_majority_nobody_is_ready_and_with_one_everybody_is() {
 }
 
 #[test]
-fn a_follower_that_stands_still_shows_on_the_leader_as_silence_and_lag() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "3");
-    dev.until_all_are_healthy();
-    let leader = dev.leader();
-    let follower = SERVERS.into_iter().find(|server| *server != leader).expect("there are three");
-    let watched = dev.monitor(&leader);
-    let of_follower = |name: &str| {
-        figures(&watched).value(&format!("lockmesh_server_follower_{name}{{server=\"{follower}\"}}"))
-    };
-    wait_until(|| of_follower("lag_entries") == 0.0);
-    let (pid, client) = (dev.pid(follower), dev.client());
-    freeze(&pid);
-    (0..20).for_each(|number| client.set(&format!("key/{number}"), "written without it"));
-    wait_until(|| of_follower("last_contact_seconds") > 2.0);
-    assert!(of_follower("lag_entries") >= 20.0);
-    assert!(shell(&format!("kill -CONT {pid}")));
-    wait_until(|| of_follower("lag_entries") == 0.0 && of_follower("last_contact_seconds") < 2.0);
-    dev.stop();
-}
-
-#[test]
 fn work_shows_in_the_figures() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "1");
+    let dev = Fleet::new("1", &[]);
     let (client, watched) = (dev.client(), dev.monitor("s1"));
     let before = figures(&watched);
     for series in [
@@ -119,6 +88,10 @@ fn work_shows_in_the_figures() {
     }
     let writes = "lockmesh_server_request_seconds_count{kind=\"write\"}";
     assert!(after.value(writes) >= before.value(writes) + 3.0);
+    let last_backup = || figures(&watched).value("lockmesh_server_last_backup_timestamp_seconds");
+    assert_eq!(last_backup(), 0.0);
+    client.get("/v1/snapshot").expect(200);
+    assert!(last_backup() > 1.5e9, "{}", last_backup());
     let agent = figures(&client);
     assert!(agent.value("lockmesh_http_request_seconds_count{group=\"session\"}") >= 2.0);
     assert!(after.value("process_start_time_seconds") > 1.5e9 && after.value("process_open_fds") > 3.0);
@@ -126,40 +99,12 @@ fn work_shows_in_the_figures() {
 }
 
 #[test]
-fn a_backup_shows_in_the_figures() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "1");
-    let watched = dev.monitor("s1");
-    let last_backup = || figures(&watched).value("lockmesh_server_last_backup_timestamp_seconds");
-    assert_eq!(last_backup(), 0.0);
-    dev.client().get("/v1/snapshot").expect(200);
-    assert!(last_backup() > 1.5e9, "{}", last_backup());
-    dev.stop();
-}
-
-#[test]
-fn nonsense_is_refused_in_words_and_nothing_dies() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "1");
-    let watched = dev.monitor("s1");
-    assert!(watched.get("/v1/kv/a").expect(404).text().contains("/metrics, /health/live and /health/ready"));
-    assert!(watched.ask("DELETE", "/metrics", b"").expect(405).text().contains("GET and HEAD"));
-    let mut connection = watched.connect().expect("it listens");
-    connection.send(b"\x16\x03\x01 no HTTP at all\r\n\r\n").expect("it reads");
-    assert_eq!(connection.answer(false).expect("an answer").status, 400);
-    watched.get("/metrics").expect(200);
-    dev.client().set("it", "serves");
-    dev.stop();
-}
-
-#[test]
-fn a_port_that_is_taken_is_refused_by_the_name_of_its_key() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "1");
+fn taken_port_error_names_key() {
+    let dev = Fleet::new("1", &[]);
     let Address::Tcp(taken) = dev.monitor("s1").address else { panic!("it is a TCP port") };
-    let config = folder.path().join("s1/server.toml");
+    let config = dev.folder.join("s1/server.toml");
     let (data, listen) =
-        (format!("data_dir={}", folder.path().join("other").display()), format!("http.listen={taken}"));
+        (format!("data_dir={}", dev.folder.join("other").display()), format!("http.listen={taken}"));
     let free = "rpc.listen=127.0.0.1:0";
     let settings = ["--set", &data, "--set", &listen, "--set", free, "--set", "pid_file="];
     let command = ["server", "--config", config.to_str().expect("text")];
@@ -216,7 +161,7 @@ fn rewritten(page: &str) -> String {
 }
 
 #[test]
-fn the_page_for_operators_has_the_rows_of_the_tables() {
+fn metrics_page_matches_tables() {
     let page = deployed("metrics.md");
     let rewritten = rewritten(&page);
     if std::env::var_os("UPDATE_METRICS").is_some() {
@@ -241,9 +186,8 @@ fn named_in(file: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn a_cluster_exports_the_metrics_of_the_tables_and_nothing_else() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let dev = Fleet::start(folder.path(), "3");
+fn exported_metrics_match_tables() {
+    let dev = Fleet::new("3", &[]);
     let families = |clients: &[Client]| -> BTreeMap<String, String> {
         clients.iter().flat_map(|client| figures(client).families).collect()
     };

@@ -20,7 +20,7 @@ fn operator(words: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn a_quorum_of_one_is_well_and_may_lose_nobody() {
+fn single_server_tolerates_no_failure() {
     let client = shared().client();
     let health = client.get("/v1/operator/autopilot/health").expect(200).json();
     assert_eq!((&health["Healthy"], &health["FailureTolerance"]), (&json!(true), &json!(0)));
@@ -35,7 +35,7 @@ fn a_quorum_of_one_is_well_and_may_lose_nobody() {
     let (code, table, _) = operator(&["raft", "list-peers"]);
     assert_eq!(code, 0);
     let row: Vec<&str> = table.lines().nth(1).expect("there is a server").split_whitespace().collect();
-    assert_eq!((row[0], row[1], row[4], row[5], row[7]), ("node-one", "1", "leader", "true", "healthy"));
+    assert_eq!((row[0], row[1], row[4], row[5], row[8]), ("node-one", "1", "leader", "true", "healthy"));
     let (_, text, _) = operator(&["raft", "list-peers", "--json"]);
     let listed: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert!(listed["ClusterID"].as_str().is_some_and(|id| id.len() == 36), "{listed}");
@@ -43,7 +43,7 @@ fn a_quorum_of_one_is_well_and_may_lose_nobody() {
 }
 
 #[test]
-fn a_backup_goes_through_a_pipe_whole_or_not_at_all() {
+fn backup_through_pipe_is_atomic() {
     if shared().is_foreign() {
         return;
     }
@@ -70,7 +70,7 @@ fn the_only_server_stays() {
 }
 
 #[test]
-fn autopilot_is_told_what_to_do_and_remembers_it() {
+fn autopilot_configuration_survives_restart() {
     let dev = Dev::start(&[]);
     if dev.is_foreign() {
         return;
@@ -94,8 +94,7 @@ fn autopilot_is_told_what_to_do_and_remembers_it() {
 
 #[test]
 fn servers_come_lead_and_go() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start(folder.path(), "3");
+    let fleet = Fleet::new("3", &[]);
     let client = fleet.client();
     let session = client.session();
     assert!(client.acquire("held", &session));
@@ -135,25 +134,26 @@ fn servers_come_lead_and_go() {
     });
     assert_eq!(client.get("/v1/operator/autopilot/health").status, 429);
     let (code, _, said) = fleet.command(&["operator", "raft", "remove", followers[1]]);
+    assert!(code == 1 && said.contains("2 voters remain") && said.contains("confirm with --yes"), "{said}");
+    let (code, _, said) = fleet.command(&["operator", "raft", "remove", "--yes", followers[1]]);
     assert!(code == 1 && said.contains("too few of the other servers are well"), "{said}");
-    let (code, _, said) = fleet.command(&["operator", "raft", "remove", followers[0]]);
-    assert_eq!(code, 0, "{said}");
+    let (code, told, said) = fleet.command(&["operator", "raft", "remove", "--json", followers[0]]);
+    assert!(code == 0 && told.contains(&format!("\"Node\": \"{}\"", followers[0])), "{told} {said}");
     assert_eq!(client.holder("held"), Some(session), "no session is lost with a server");
     client.get("/v1/operator/autopilot/health").expect(200);
     fleet.stop();
 }
 
 #[test]
-fn a_server_that_is_removed_while_it_runs_knows_it_and_never_serves_again() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let fleet = Fleet::start(folder.path(), "3");
+fn removed_running_server_stops_serving() {
+    let fleet = Fleet::new("3", &[]);
     let (mut fourth, address) = fleet.stranger("s4");
     let (code, _, said) = fleet.command(&["operator", "raft", "add", &address]);
     assert_eq!(code, 0, "{said}");
     let (code, told, said) = fleet.command(&["operator", "raft", "remove", "s4"]);
     assert!(code == 0 && told.ends_with("removed from the cluster\n"), "{told} {said}");
-    fourth.says("this server was removed from the quorum and serves no more");
-    let record = folder.path().join("s4/data/quorum.json");
+    fourth.says("this server was removed from the cluster and is not serving");
+    let record = fleet.folder.join("s4/data/quorum.json");
     wait_until(|| std::fs::read_to_string(&record).is_ok_and(|text| text.contains("\"removed\": true")));
     fourth.kill();
     fleet.server_of("s4").says("empty the whole folder, so that it joins as a new server");
@@ -179,7 +179,7 @@ fn inspected(folder: &std::path::Path, node: &str) -> serde_json::Value {
 }
 
 #[test]
-fn a_lost_majority_is_begun_anew_from_one_server() {
+fn lost_quorum_recovered_from_one_server() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let fleet = Fleet::start(folder.path(), "3");
     let client = fleet.client();
@@ -232,14 +232,15 @@ fn a_lost_majority_is_begun_anew_from_one_server() {
 }
 
 #[test]
-fn the_gossip_key_goes_on_by_one_and_is_shown_by_its_number() {
+fn gossip_key_rotation_increments_number() {
     if shared().is_foreign() {
         return;
     }
     let shown = || operator(&["gossip", "key"]);
-    assert_eq!(shown(), (0, "the mesh uses key 0\n".into(), String::new()));
+    assert_eq!(shown(), (0, "gossip key is 0\n".into(), String::new()));
     let (code, said, _) = operator(&["gossip", "rotate"]);
-    let words = "the mesh uses key 1 now; agents hold it within 30 s; it can be rotated again in a minute\n";
+    let words =
+        "gossip key is now 1; agents receive it within 30 s; the next rotation is possible in a minute\n";
     assert_eq!((code, said.as_str()), (0, words));
     let (code, _, why) = operator(&["gossip", "rotate"]);
     assert!(code == 1 && why.contains("the gossip key was changed") && why.contains("wait"), "{why}");

@@ -35,6 +35,23 @@ fn at(server: &Dev) -> String {
     format!("--http-addr={}", server.http)
 }
 
+#[test]
+fn interrupted_bench_reports_and_cleans_up() {
+    let shared = shared();
+    if shared.is_foreign() {
+        return;
+    }
+    let options = "puts --clients=1,2 --duration=1s --prefix=interrupted";
+    let command = format!("exec {} bench {options} {} 2>&1", binary::lockmesh().display(), at(&shared));
+    let bench = Process::start(Path::new("sh"), &["-c", &command]);
+    bench.says("measuring puts with 2 clients");
+    assert_eq!(shared.client().get("/v1/kv/interrupted/?keys").status, 200);
+    bench.signal("INT");
+    assert_eq!(bench.ends(), 130);
+    assert!(bench.said().contains("puts"), "{}", bench.said());
+    assert_eq!(shared.client().get("/v1/kv/interrupted/?keys").status, 404);
+}
+
 /// A full pipe, in a folder for other files of the test.
 struct Full {
     folder: TempDir,
@@ -93,7 +110,7 @@ fn session(client: &Client, prefix: &str) -> Option<String> {
 }
 
 #[test]
-fn a_command_with_full_outputs_ends_its_program_with_its_lock() {
+fn blocked_holder_ends_program_with_lock() {
     let (server, full) = (shared(), Full::new());
     let (client, address) = (server.client(), at(&server));
     let options = [address.as_str(), "--lock-delay=0s"];
@@ -121,7 +138,7 @@ fn a_command_with_full_outputs_ends_its_program_with_its_lock() {
 }
 
 #[test]
-fn a_command_with_full_outputs_ends_its_program_without_its_agent() {
+fn blocked_holder_ends_program_without_agent() {
     let (mut server, full) = (Dev::start(&["--session-ttl-min=1s"]), Full::new());
     let address = at(&server);
     let options = [address.as_str(), "--ttl=2s", "--lock-delay=0s"];
@@ -135,14 +152,12 @@ fn a_command_with_full_outputs_ends_its_program_without_its_agent() {
 }
 
 #[test]
-fn servers_and_an_agent_with_one_full_log_go_on() {
+fn full_logs_block_no_failover() {
     let (folder, full) = (tempfile::tempdir().expect("a temporary folder"), Full::new());
     let fleet = Fleet::start_with(folder.path(), "3", &["--nodes", "1"]);
     let client = fleet.client_of("n1");
     let restart = |(role, name): (&str, &'static str)| {
-        let pid = fleet.pid(name);
-        assert!(shell(&format!("kill -9 {pid}")));
-        gone(&pid);
+        fleet.kill_process(name);
         let config = folder.path().join(name).join(format!("{role}.toml"));
         (name, full.lockmesh(&[role, "--config", config.to_str().expect("it is text")]))
     };
@@ -165,7 +180,7 @@ fn servers_and_an_agent_with_one_full_log_go_on() {
 }
 
 #[test]
-fn a_development_cluster_with_full_outputs_serves_and_stops() {
+fn blocked_dev_serves_and_stops() {
     let full = Full::new();
     let (socket, data) = (full.file("socket"), full.file("data"));
     let dev = ["dev", "--http=127.0.0.1:0", "--socket", &socket, "--data-dir", &data];
@@ -178,7 +193,7 @@ fn a_development_cluster_with_full_outputs_serves_and_stops() {
 }
 
 #[test]
-fn a_watch_with_full_outputs_tries_again() {
+fn blocked_watch_retries() {
     let (full, agent) = (Full::new(), TcpListener::bind("127.0.0.1:0").expect("a port"));
     let address = format!("--http-addr={}", agent.local_addr().expect("it is bound"));
     let watch = full.lockmesh(&["watch", &address, "--type=nodes", "true"]);
@@ -189,7 +204,7 @@ fn a_watch_with_full_outputs_tries_again() {
 }
 
 #[test]
-fn a_monitor_with_full_outputs_ends_with_a_signal() {
+fn blocked_monitor_obeys_signal() {
     let (server, full) = (shared(), Full::new());
     let client = server.client();
     let opened = r#"lockmesh_http_requests_total{endpoint="/v1/agent/monitor",status="200"} 1"#;
@@ -232,7 +247,7 @@ fn reply_as_consul(mut stream: TcpStream) {
 }
 
 #[test]
-fn a_migration_with_full_outputs_follows_and_ends() {
+fn blocked_migration_follows_and_ends() {
     let (server, full) = (shared(), Full::new());
     let consul = TcpListener::bind("127.0.0.1:0").expect("a port");
     let from = consul.local_addr().expect("it is bound").to_string();
@@ -248,7 +263,7 @@ fn a_migration_with_full_outputs_follows_and_ends() {
 }
 
 #[test]
-fn a_command_ends_although_its_error_has_no_reader() {
+fn blocked_error_keeps_exit_code() {
     let full = Full::new();
     for (arguments, code) in [
         (&["kv", "get", "--nonsense"][..], 2),

@@ -4,11 +4,15 @@
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::member::{issue, make_authority, text};
 use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
+
+/// The configuration of a server that bootstraps a cluster alone.
+const ALONE: &str = "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1";
 
 /// A certificate authority in `folder/ca`, and the certificates that it issued.
 pub(super) struct Fleet {
@@ -17,9 +21,9 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new() -> Self {
-        let this = Self { folder: tempfile::tempdir().expect("a temporary folder") };
-        lockmesh(&["operator", "tls", "init", "--out", &this.at("ca")]);
-        this
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        make_authority(folder.path());
+        Self { folder }
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
@@ -27,12 +31,12 @@ impl Fleet {
     }
 
     pub(super) fn at(&self, name: &str) -> String {
-        self.path(name).to_str().expect("a temporary folder's name is text").to_owned()
+        text(&self.path(name))
     }
 
     /// Issues a certificate into `folder/name`.
     pub(super) fn issue(&self, name: &str, role: &str, node: &str) {
-        issue(&self.at("ca"), &self.at(name), role, node);
+        issue(&self.path("ca"), &self.path(name), role, node);
     }
 
     /// Writes a configuration file for a node whose certificate is in the folder of that name.
@@ -49,13 +53,29 @@ impl Fleet {
     }
 }
 
-fn issue(ca: &str, out: &str, role: &str, node: &str) {
-    lockmesh(&["operator", "tls", "issue", "--ca", ca, "--out", out, "--role", role, "--node", node]);
-}
+impl Fleet {
+    /// Starts a server that bootstraps a cluster alone. Returns its address too.
+    pub(super) fn founder(&self, name: &str) -> (Process, String) {
+        self.issue(name, "server", name);
+        let server = Process::lockmesh(&["server", "--config", &self.config("server", name, "info", ALONE)]);
+        let listens = server.says("the server listens");
+        let address = listens.rsplit_once("address=").expect("the address is logged").1.to_owned();
+        (server, address)
+    }
 
-fn lockmesh(arguments: &[&str]) {
-    let (code, _, said) = run(arguments);
-    assert_eq!(code, 0, "{said}");
+    /// Returns what the configuration of an agent of these servers begins with, up to its last
+    /// table.
+    pub(super) fn reach(&self, name: &str, servers: &[&str]) -> String {
+        let socket = self.path(&format!("{name}.sock"));
+        format!(
+            "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = {socket:?}\n[upstream]\nservers = {servers:?}\n"
+        )
+    }
+
+    /// Returns a client of an agent with that configuration.
+    pub(super) fn client(&self, name: &str) -> Client {
+        Client { address: Address::Unix(self.path(&format!("{name}.sock"))) }
+    }
 }
 
 /// Replaces a certificate by another one.
@@ -66,7 +86,7 @@ fn replace(from: &Path, to: &Path, role: &str) {
 }
 
 #[test]
-fn dev_takes_new_certificates_and_refuses_broken_ones() {
+fn dev_reloads_certificates_rejects_broken() {
     let dev = Dev::start(&[]);
     if dev.is_foreign() {
         return;
@@ -78,13 +98,12 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
         let changes = reloaded.any_case("X-Lockmesh-Reloaded").expect("the changes are listed").to_owned();
         assert!(changes.contains(text), "{changes}");
     };
-    changes("nothing has changed");
+    changes("no changes");
     let fresh = dev.folder.path().join("fresh");
-    let (ca, out) = (tls.to_str().expect("text").to_owned(), fresh.to_str().expect("text").to_owned());
-    issue(&ca, &out, "server", "node-one");
+    issue(&tls, &fresh, "server", "node-one");
     replace(&fresh, &tls, "server");
     changes("server.pem is in use for new connections, good for 364 more days");
-    changes("nothing has changed");
+    changes("no changes");
     fs::write(tls.join("agent.pem"), "accidental garbage").expect("it can be written");
     client.put("/v1/agent/reload", "").expect_text(500, "agent.pem");
     client.set("after", "the refusal");
@@ -93,12 +112,9 @@ fn dev_takes_new_certificates_and_refuses_broken_ones() {
 }
 
 #[test]
-fn an_agent_that_is_another_node_or_a_second_one_does_not_start() {
+fn mismatched_or_duplicate_agent_rejected() {
     let fleet = Fleet::new();
-    let reach = format!(
-        "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"127.0.0.1:1\"]",
-        fleet.at("sock")
-    );
+    let reach = fleet.reach("web-1", &["127.0.0.1:1"]);
     fleet.issue("web-3", "agent", "web-1");
     let (code, _, said) = run(&["agent", "--config", &fleet.config("agent", "web-3", "info", &reach)]);
     assert!(
@@ -116,28 +132,16 @@ fn an_agent_that_is_another_node_or_a_second_one_does_not_start() {
 }
 
 #[test]
-fn server_and_agent_read_again_on_sighup() {
+fn sighup_reloads_server_and_agent() {
     let fleet = Fleet::new();
-    fleet.issue("s1", "server", "s1");
+    let (server, address) = fleet.founder("s1");
     fleet.issue("web-1", "agent", "web-1");
-    let config = fleet.config(
-        "server",
-        "s1",
-        "info",
-        "[rpc]\nlisten = \"127.0.0.1:0\"\n[quorum]\nbootstrap_expect = 1",
-    );
-    let server = Process::lockmesh(&["server", "--config", &config]);
-    let listens = server.says("the server listens");
-    let address = listens.rsplit_once("address=").expect("the address is logged").1.to_owned();
-    let reach = format!(
-        "listen = \"127.0.0.1:0\"\n[http]\ntcp = \"\"\nsocket = \"{}\"\n[upstream]\nservers = [\"{address}\"]",
-        fleet.at("sock")
-    );
+    let reach = fleet.reach("web-1", &[&address]);
     let config = fleet.config("agent", "web-1", "info", &reach);
     let agent = Process::lockmesh(&["agent", "--config", &config]);
     agent.says(" ready");
 
-    fleet.config("server", "s1", "debug", "[rpc]\nlisten = \"127.0.0.1:1\"\n[quorum]\nbootstrap_expect = 1");
+    fleet.config("server", "s1", "debug", &ALONE.replace(":0", ":1"));
     fleet.issue("s1-new", "server", "s1");
     replace(&fleet.path("s1-new"), &fleet.path("s1"), "server");
     server.signal("HUP");
@@ -149,7 +153,7 @@ fn server_and_agent_read_again_on_sighup() {
     replace(&fleet.path("other"), &fleet.path("web-1"), "agent");
     agent.signal("HUP");
     agent.says("is the certificate of agent \"web-2\", but this process is agent \"web-1\"");
-    let client = Client { address: Address::Unix(fleet.path("sock")) };
+    let client = fleet.client("web-1");
     client.put("/v1/agent/reload", "").expect_text(500, "web-2");
     fleet.config("agent", "web-1", "loud", &reach);
     client.put("/v1/agent/reload", "").expect_text(500, "web-2");

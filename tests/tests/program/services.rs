@@ -2,9 +2,11 @@
 //! follows a service.
 
 use lockmesh_tests::dev::Dev;
+use lockmesh_tests::dialect::let_pass;
 use lockmesh_tests::process::{Process, run};
 use serde_json::{Value, json};
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// Runs a command at the agent, which must succeed; returns what it prints.
 #[track_caller]
@@ -20,7 +22,7 @@ fn json_of(dev: &Dev, words: &[&str]) -> Value {
 }
 
 #[test]
-fn a_service_is_registered_watched_kept_in_maintenance_and_deregistered() {
+fn service_lifecycle_through_commands() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("db.toml");
     fs::write(&file, "[[services]]\nname = \"db\"\nport = 5432\ncheck = { id = \"db-up\", ttl = \"1h\" }\n")
@@ -59,7 +61,32 @@ fn a_service_is_registered_watched_kept_in_maintenance_and_deregistered() {
     assert_eq!(done(&dev, &["services", "deregister", "-id=web-1"]), "Deregistered service: web-1\n");
     assert_eq!(done(&dev, &["services", "deregister", file]), "Deregistered service: db\n");
     assert_eq!(json_of(&dev, &["services", "list", "--json"]), json!([]));
-    let (code, _, said) = run(&["services", "deregister", "-id=web-1", "-http-addr", &address]);
-    assert!(code == 1 && said.contains("`lockmesh services list`"), "{said}");
+    // As with Consul, it is done.
+    assert_eq!(done(&dev, &["services", "deregister", "-id=web-1"]), "Deregistered service: web-1\n");
     watch.signal("TERM");
+}
+
+/// Its agent learns of that with its next renewal, and not with the comparison a minute later.
+#[test]
+fn lost_node_regains_services() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let backup = folder.path().join("backup").to_str().expect("it is text").to_owned();
+    let dev = Dev::start(&[]);
+    done(&dev, &["services", "register", "-name=web"]);
+    let client = dev.client();
+    client.put("/v1/catalog/deregister", r#"{"Node":"node-one"}"#).expect(200);
+    let is_soon = |services: &str| {
+        let began = Instant::now();
+        while done(&dev, &["catalog", "services"]) != services {
+            assert!(began.elapsed() < Duration::from_secs(15), "the catalog is not corrected");
+            let_pass(Duration::from_millis(50));
+        }
+    };
+    is_soon("consul\nweb\n");
+    client.session();
+    done(&dev, &["operator", "snapshot", "save", &backup]);
+    done(&dev, &["services", "deregister", "-id=web"]);
+    done(&dev, &["services", "register", "-name=db"]);
+    done(&dev, &["operator", "snapshot", "restore", "--yes", &backup]);
+    is_soon("consul\ndb\n");
 }

@@ -55,8 +55,9 @@ fn deregister(client: &Client, body: Value) {
     assert!(client.put("/v1/catalog/deregister", body.to_string()).is_true());
 }
 
+/// Contract: 27.
 #[test]
-fn assertion_27_a_session_needs_no_wishes() {
+fn empty_request_uses_defaults() {
     let server = shared();
     let client = server.client();
     let node = own_node(&client);
@@ -76,8 +77,9 @@ fn assertion_27_a_session_needs_no_wishes() {
     }
 }
 
+/// Contract: 27.
 #[test]
-fn assertion_27_fields_are_known_in_any_case() {
+fn field_names_ignore_case() {
     let client = shared().client();
     let body = r#"{"name":"low","lockdelay":"3s","behavior":"delete","ttl":"30.0s","nodechecks":[]}"#;
     let session = created(&client, body);
@@ -89,8 +91,9 @@ fn assertion_27_fields_are_known_in_any_case() {
     client.destroy(session["ID"].as_str().expect("an id"));
 }
 
+/// Contract: 28.
 #[test]
-fn assertion_28_which_checks_a_session_is_bound_to() {
+fn check_fields_select_bound_checks() {
     let client = shared().client();
     assert_eq!(created(&client, r#"{"NodeChecks":[]}"#)["NodeChecks"], json!([]));
     let none = created(&client, r#"{"Checks":[]}"#);
@@ -118,8 +121,9 @@ fn assertion_28_which_checks_a_session_is_bound_to() {
     assert_eq!(client.session_info(both), None, "bound to the deprecated list, too");
 }
 
+/// Contract: 29.
 #[test]
-fn assertion_29_lock_delays_in_all_their_spellings() {
+fn lock_delay_accepts_all_spellings() {
     let client = shared().client();
     for (spelled, nanoseconds) in [
         (r#""15s""#, 15_000_000_000_u64),
@@ -142,8 +146,9 @@ fn assertion_29_lock_delays_in_all_their_spellings() {
     }
 }
 
+/// Contract: 30.
 #[test]
-fn assertion_30_ttls_have_a_floor_a_ceiling_and_their_own_spelling() {
+fn ttl_bounds_enforced_spelling_echoed() {
     let client = shared().client();
     for (bad, nanoseconds) in [("9s", "9000000000"), ("86401s", "86401000000000"), ("-1s", "-1000000000")] {
         let text = format!("Invalid Session TTL '{nanoseconds}', must be between [10s=24h0m0s]");
@@ -160,8 +165,9 @@ fn assertion_30_ttls_have_a_floor_a_ceiling_and_their_own_spelling() {
     client.put("/v1/session/create", r#"{"TTL":15}"#).expect(400);
 }
 
+/// Contract: 31.
 #[test]
-fn assertion_31_what_a_session_cannot_be_bound_to() {
+fn invalid_bindings_rejected() {
     let client = shared().client();
     register(&client, "a31-node");
     report(&client, "a31-node", "critical");
@@ -177,8 +183,9 @@ fn assertion_31_what_a_session_cannot_be_bound_to() {
     assert!(client.get("/v1/session/node/a31-node").expect(200).json() == json!([]));
 }
 
+/// Contract: 32.
 #[test]
-fn assertion_32_unknown_fields_are_ignored_and_broken_json_is_not() {
+fn unknown_fields_ignored_broken_json_rejected() {
     let client = shared().client();
     let session = created(&client, r#"{"Name":"a32","Colour":"red","ID":"mine","CreateIndex":7} trailing"#);
     assert_eq!(session["Name"], "a32");
@@ -188,8 +195,9 @@ fn assertion_32_unknown_fields_are_ignored_and_broken_json_is_not() {
     }
 }
 
+/// Contract: 33.
 #[test]
-fn assertion_33_what_is_not_there_cannot_be_renewed() {
+fn unknown_session_renewal_returns_404() {
     let client = shared().client();
     let unknown = "adf4238a-882b-9ddc-4a9d-5b6758e4159e";
     assert!(client.put(&format!("/v1/session/destroy/{unknown}"), "").is_true());
@@ -207,8 +215,9 @@ fn assertion_33_what_is_not_there_cannot_be_renewed() {
     }
 }
 
+/// Contract: 33.
 #[test]
-fn assertion_33_a_malformed_id_is_merely_unknown() {
+fn malformed_id_counts_as_unknown() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -219,8 +228,9 @@ fn assertion_33_a_malformed_id_is_merely_unknown() {
     assert_eq!(client.get("/v1/session/info/no-uuid").expect(200).json(), json!([]));
 }
 
+/// Contract: 34.
 #[test]
-fn assertion_34_renewing_shows_the_session_and_moves_nothing() {
+fn renewal_shows_session_without_change() {
     let server = Dev::start(&[]);
     let client = server.client();
     for body in [r#"{"TTL":"30s"}"#, "{}"] {
@@ -237,8 +247,9 @@ fn assertion_34_renewing_shows_the_session_and_moves_nothing() {
     }
 }
 
+/// Contract: 35.
 #[test]
-fn assertion_35_sessions_are_listed_by_node_and_all_together() {
+fn listed_per_node_and_globally() {
     let client = shared().client();
     register(&client, "A35-Node");
     let session = created(&client, r#"{"Node":"a35-node","NodeChecks":["alive"],"Name":"a35"}"#);
@@ -299,47 +310,54 @@ fn invalidated_by(name: &str, end: impl Fn(&Client, &str, &[String])) {
     assert!(client.acquire(&deleted, &next), "{name}: the lock is free");
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_destroying_ends_a_session() {
+fn destroy_ends_session() {
     invalidated_by("destroy", |client, _, sessions| {
         sessions.iter().for_each(|session| client.destroy(session));
     });
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_a_critical_check_ends_a_session() {
+fn critical_check_ends_session() {
     invalidated_by("critical", |client, node, _| report(client, node, "critical"));
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_a_deregistered_check_ends_a_session() {
+fn deregistered_check_ends_session() {
     invalidated_by("check", |client, node, _| {
         deregister(client, json!({"Node": node, "CheckID": "alive"}));
     });
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_a_deregistered_service_ends_a_session() {
+fn deregistered_service_ends_session() {
     invalidated_by("service", |client, node, _| {
         deregister(client, json!({"Node": node, "ServiceID": "web"}));
     });
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_a_deregistered_node_ends_a_session() {
+fn deregistered_node_ends_session() {
     invalidated_by("node", |client, node, _| deregister(client, json!({"Node": node})));
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_a_critical_check_in_a_transaction_ends_a_session() {
+fn critical_check_in_txn_ends_session() {
     invalidated_by("txn", |client, node, _| {
         let check = json!({"Node": node, "CheckID": "alive", "Name": "alive", "Status": "critical"});
         client.txn(json!([{"Check": {"Verb": "set", "Check": check}}])).expect(200);
     });
 }
 
+/// Contract: 37.
 #[test]
-fn assertion_37_a_warning_is_no_end() {
+fn warning_keeps_session() {
     let client = shared().client();
     register(&client, "a37-node");
     let session = client.session_of(json!({"Node": "a37-node", "NodeChecks": ["alive"]}));
@@ -356,8 +374,9 @@ fn assertion_37_a_warning_is_no_end() {
     client.put("/v1/session/create", &body).expect(200);
 }
 
+/// Contract: 38.
 #[test]
-fn assertion_38_a_node_takes_its_sessions_along_even_without_checks() {
+fn deregistered_node_ends_checkless_session() {
     let client = shared().client();
     register(&client, "a38-node");
     let session = client.session_of(json!({"Node": "A38-NODE", "NodeChecks": [], "LockDelay": "0s"}));
@@ -368,7 +387,7 @@ fn assertion_38_a_node_takes_its_sessions_along_even_without_checks() {
 }
 
 #[test]
-fn the_ttl_of_a_lock_fits_the_window_that_is_its_agent_s_default() {
+fn lock_ttl_fits_default_window() {
     let nodes = Nodes::new();
     let _agent = nodes.agent("web-1", &["--set", "session.default_health_window=safe"]);
     let (code, _, said) = nodes.command("web-1", &["lock", "--ttl", "15s", "job", "--", "true"]);

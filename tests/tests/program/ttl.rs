@@ -37,15 +37,17 @@ fn lives_for(client: &Client, ttl: &str) -> Duration {
     begun.elapsed()
 }
 
+/// Contract: 43.
 #[test]
-fn assertion_43_ten_seconds_end_after_twenty() {
+fn ten_second_ttl_expires_after_twenty() {
     let server = Dev::start(&[]);
     let lived = lives_for(&server.client(), "10s");
     assert!(lived >= Duration::from_secs(20), "ended after {lived:?}");
 }
 
+/// Contract: 43.
 #[test]
-fn assertion_43_a_short_ttl_ends_after_twice_its_length() {
+fn short_ttl_expires_after_double_time() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -56,8 +58,9 @@ fn assertion_43_a_short_ttl_ends_after_twice_its_length() {
     }
 }
 
+/// Contract: 43.
 #[test]
-fn assertion_43_a_renewal_gives_the_whole_time_again() {
+fn renewal_restarts_full_ttl() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -77,8 +80,9 @@ fn assertion_43_a_renewal_gives_the_whole_time_again() {
     client.put(&format!("/v1/session/renew/{session}"), "").expect(404);
 }
 
+/// Contract: 36.
 #[test]
-fn assertion_36_an_expired_session_frees_what_it_held_after_its_delay() {
+fn expired_session_frees_lock_after_delay() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -103,19 +107,5 @@ fn assertion_36_an_expired_session_frees_what_it_held_after_its_delay() {
             let_pass(Duration::from_millis(20));
         }
         assert!(begun.elapsed() >= Duration::from_secs(4), "acquired after {:?}", begun.elapsed());
-    }
-}
-
-#[test]
-fn a_session_without_a_ttl_does_not_end() {
-    let server = shared();
-    let client = server.client();
-    let (none, zero) = (client.session(), client.session_of(json!({"TTL": "0s", "NodeChecks": []})));
-    for session in [&none, &zero] {
-        client.put(&format!("/v1/session/renew/{session}"), "").expect(200);
-    }
-    let_pass(Duration::from_secs(5));
-    for session in [&none, &zero] {
-        assert!(client.session_info(session).is_some());
     }
 }

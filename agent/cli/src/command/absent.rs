@@ -1,10 +1,25 @@
-//! Errors for a command or an option of Consul that Lockmesh does not have. They take the place of
-//! clap's tip, which suggests the name with the most similar spelling.
+//! Errors for a command or an option of Consul, or of flock(1), that Lockmesh does not have. They
+//! take the place of clap's tip, which suggests the name with the most similar spelling.
 
+use crate::config::{Spelling, similar};
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use lockmesh_agent::consul;
 use std::ffi::OsString;
+
+/// Options of flock(1), and their counterparts of `lock` and `semaphore`.
+const FLOCK: [(&str, &str); 4] = [
+    ("-w", "here it is `--timeout DURATION`, as in `--timeout 10s`"),
+    ("-E", "here the exit code is 120 if the lock is not acquired in time"),
+    ("-x", "a lock is always exclusive: leave it out"),
+    ("-s", "there are no shared locks: `lockmesh semaphore` has several holders"),
+];
+
+/// The remedy for an option of flock(1).
+pub(super) fn of_flock(option: &str) -> Option<String> {
+    let found = FLOCK.iter().find(|(name, _)| *name == option);
+    found.map(|(name, remedy)| format!("`{name}` of flock(1): {remedy}"))
+}
 
 /// The same error; or, if the arguments name something that only Consul has, one that names the
 /// feature and a remedy.
@@ -22,10 +37,40 @@ pub(super) fn explained(error: clap::Error, arguments: &[OsString], root: &Comma
         _ => options(&error, &own, words.first().copied().unwrap_or_default(), root),
     };
     if found.is_empty() {
-        return error;
+        return similar_or_habit(error, &named, root);
     }
     let lines: Vec<_> = found.into_iter().map(|(name, row)| row.explain(name)).collect();
     clap::Error::raw(error.kind(), format!("{}\n", lines.join("\n")))
+}
+
+/// The same error with the commands that may be meant; or the remedy for an option that other
+/// programs have.
+fn similar_or_habit(mut error: clap::Error, words: &[&str], root: &Command) -> clap::Error {
+    let command = words.iter().try_fold(root, |command, word| command.find_subcommand(word).ok_or(command));
+    let (Ok(command) | Err(command)) = command;
+    if let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+    {
+        let visible = command.get_subcommands().filter(|inner| !inner.is_hide_set());
+        let names: Vec<String> = visible.map(|inner| inner.get_name().into()).collect();
+        let meant = similar(name, &names, Spelling::Dotted);
+        if !meant.is_empty() {
+            let meant = meant.into_iter().map(String::from).collect();
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+        }
+        return error;
+    }
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let has_json = || command.get_arguments().any(|argument| argument.get_long() == Some("json"));
+    let told = match command.get_name() {
+        "lock" | "semaphore" => of_flock(option),
+        _ if option == "-o" && has_json() => Some("`-o FORMAT`: here it is `--json`".into()),
+        _ => None,
+    };
+    match told {
+        Some(told) => clap::Error::raw(error.kind(), format!("{told}\n")),
+        None => error,
+    }
 }
 
 /// Options that only Consul has: of `agent` and `server`, and without a command, all of them; of
@@ -69,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_consul_has_is_named_with_a_remedy() {
+    fn consul_only_commands_name_remedy() {
         for (line, told) in [
             (["services", "export", "-name=web"].as_slice(), "`services export` of Consul (cluster peering)"),
             (&["info"], "here it is `GET /metrics`"),
@@ -110,13 +155,33 @@ mod tests {
             assert!(!text.contains("Consul"), "{text}");
         }
         let text = understood(&["migrate", "consul", "-ca-path", "d"]).expect_err("it is a file").to_string();
-        assert!(text.contains("'--ca-path'") && !text.contains("socket"), "{text}");
+        assert!(text.contains("'-ca-path'") && !text.contains("socket"), "{text}");
         let text = understood(&["-http-addr", "h:1", "nonsense"]).expect_err("it makes no sense").to_string();
         assert!(text.contains("unrecognized subcommand 'nonsense'"), "{text}");
     }
 
     #[test]
-    fn no_command_exists_and_is_said_to_be_absent() {
+    fn unknown_option_quoted_as_typed() {
+        for (line, told) in [
+            (["locks", "-o", "json"].as_slice(), "`-o FORMAT`: here it is `--json`"),
+            (&["leave", "-o", "json"], "unexpected argument '-o' found"),
+            (&["lock", "-w", "5", "n", "--", "true"], "`-w` of flock(1): here it is `--timeout DURATION`"),
+            (&["semaphore", "-n2", "-x", "n", "true"], "`-x` of flock(1): a lock is always exclusive"),
+            (&["lock", "-v", "n", "--", "true"], "unexpected argument '-v' found"),
+            (&["kv", "get", "-bogus=1", "key"], "unexpected argument '-bogus' found\n\nUsage"),
+            (
+                &["kv", "get", "--bogus", "key"],
+                "unexpected argument '--bogus' found\n\n  tip: to pass '--bogus'",
+            ),
+            (&["kv", "gte", "key"], "a similar subcommand exists: 'get'"),
+        ] {
+            let text = understood(line).expect_err("there is no such option").to_string();
+            assert!(text.contains(told), "{line:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn listed_commands_are_unimplemented() {
         let mut root = super::super::command();
         root.build();
         for name in lockmesh_agent::consul::COMMANDS.iter().flat_map(|row| row.names) {

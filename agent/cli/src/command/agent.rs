@@ -7,6 +7,10 @@ use crate::telemetry;
 use lockmesh_agent::config::AgentConfig;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// The time for work that nothing waits for when an agent has stopped.
+const LAST_WORK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Start an agent: the local API of a host
 #[derive(clap::Args, Debug)]
@@ -31,8 +35,10 @@ pub fn run(args: Args) -> Result<ExitCode, CliError> {
     let config: AgentConfig = load(&sources).map_err(CliError::usage)?;
     telemetry::start(&config.log).map_err(CliError::usage)?;
     forbid_core_dumps();
-    runtime(config.threads)?
-        .block_on(crate::agent::run(config, sources, args.until_stdin_ends))
-        .map_err(CliError::failed)?;
+    let runtime = runtime(config.threads)?;
+    let ended = runtime.block_on(crate::agent::run(config, sources, args.until_stdin_ends));
+    // Work that waits for a disk would delay the end without a limit.
+    runtime.shutdown_timeout(LAST_WORK_TIMEOUT);
+    ended.map_err(CliError::failed)?;
     Ok(ExitCode::SUCCESS)
 }

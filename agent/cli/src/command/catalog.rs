@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_two_instances_is_listed_once() {
+    fn nodes_deduplicated_across_instances() {
         let instance = |node: &str, id: &str| ServiceNode {
             node: node.into(),
             service_id: id.into(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_listed_with_their_tags() {
+    fn services_listed_with_tags() {
         let services = [("consul".to_owned(), vec![]), ("web".to_owned(), vec!["eu".into(), "v1".into()])];
         assert_eq!(tag_table(&services.into()).render(), "Service  Tags\nconsul   -\nweb      eu,v1");
     }

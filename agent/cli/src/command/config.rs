@@ -2,11 +2,11 @@
 //! of Consul.
 
 use super::error::CliError;
-use super::output::{print_bytes, print_json, print_line, warn};
-use crate::config::consul::{Conversion, convert};
+use super::output::{JsonArgs, print_bytes, print_json, print_line, warn};
 use crate::config::{Role, Sources, load, text_of};
 use crate::telemetry::check_level;
 use lockmesh_agent::config::AgentConfig;
+use lockmesh_migrate::config::{Conversion, convert};
 use lockmesh_server::config::ServerConfig;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, fchown};
@@ -30,6 +30,8 @@ enum Command {
         /// Role: agent or server [default: the one that fits]
         #[arg(long, value_name = "ROLE", value_parser = ["agent", "server"], hide_possible_values = true)]
         role: Option<String>,
+        #[command(flatten)]
+        output: JsonArgs,
     },
     /// Convert a Consul agent's configuration to agent.toml and, of a server, server.toml
     ///
@@ -56,15 +58,17 @@ enum Command {
 /// The configuration is invalid, or the output has no reader.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
-        Command::Validate { file, role } => print_line(&verdict(&file, role.as_deref())?)?,
+        Command::Validate { file, role, output } => {
+            let roles = verdict(&file, role.as_deref())?;
+            let line = format!("{}: configuration is valid ({})", file.display(), roles.join(" and "));
+            output.print(&serde_json::json!({ "Valid": true, "Roles": roles }), &line)?;
+        }
         Command::FromConsul { files, output, force, json } => {
-            let converted = convert(&files).map_err(fail_with)?;
-            if let Some(folder) = &output {
-                write(&converted, folder, force)?;
-            }
+            let converted = convert(&files).map_err(|error| fail_with(error.to_string()))?;
+            let written = output.map(|folder| write(&converted, &folder, force)).transpose()?;
             match json {
                 true => print_json(&converted)?,
-                false => report(&converted, output.is_some())?,
+                false => report(&converted, written.as_deref())?,
             }
         }
     }
@@ -81,7 +85,7 @@ fn texts(converted: &Conversion) -> Vec<(&'static str, String)> {
 
 /// Writes the files, readable by their owner only, because headers of checks may hold secrets. A
 /// replaced file's owner and mode are kept: an agent must be able to read what root converts.
-fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliError> {
+fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<Vec<PathBuf>, CliError> {
     let cannot = |path: &Path, error: &dyn std::fmt::Display| {
         CliError::failed(format!("cannot write {}: {error}", path.display()))
     };
@@ -91,6 +95,7 @@ fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliEr
     if let Some(path) = taken.filter(|_| !force) {
         return Err(CliError::failed(format!("{} exists: overwrite it with --force", path.display())));
     }
+    let mut paths = Vec::new();
     for (name, text) in texts {
         let path = folder.join(name);
         let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| cannot(&path, &error))?;
@@ -103,14 +108,19 @@ fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<(), CliEr
         }
         let written = if force { part.persist(&path) } else { part.persist_noclobber(&path) };
         written.map_err(|error| cannot(&path, &error.error))?;
+        paths.push(path);
     }
-    Ok(())
+    Ok(paths)
 }
 
-/// Prints the files unless they were written, and the keys that are not converted.
-fn report(converted: &Conversion, is_written: bool) -> Result<(), CliError> {
-    for (name, text) in texts(converted).iter().filter(|_| !is_written) {
-        print_bytes(format!("# {name}\n{text}").as_bytes())?;
+/// Prints the names of the files or, if none was written, their texts; then the keys that are not
+/// converted.
+fn report(converted: &Conversion, written: Option<&[PathBuf]>) -> Result<(), CliError> {
+    match written {
+        Some(paths) => paths.iter().try_for_each(|path| print_line(&format!("Wrote {}", path.display())))?,
+        None => texts(converted)
+            .iter()
+            .try_for_each(|(name, text)| print_bytes(format!("# {name}\n{text}").as_bytes()))?,
     }
     for finding in &converted.findings {
         warn(&format!("{}: {}", finding.place, finding.advice));
@@ -122,15 +132,15 @@ fn fail_with(complaint: String) -> CliError {
     CliError::usage(complaint.trim_end())
 }
 
-fn verdict(file: &Path, role: Option<&str>) -> Result<String, CliError> {
-    let good = |role: &str| format!("{}: configuration is valid ({role})", file.display());
+/// The roles for which a file is a valid configuration, at least one.
+fn verdict(file: &Path, role: Option<&str>) -> Result<Vec<&'static str>, CliError> {
     match role {
-        Some("agent") => complaint::<AgentConfig>(file).map_or(Ok(good("agent")), fail),
-        Some(_) => complaint::<ServerConfig>(file).map_or(Ok(good("server")), fail),
+        Some("agent") => complaint::<AgentConfig>(file).map_or(Ok(vec!["agent"]), fail),
+        Some(_) => complaint::<ServerConfig>(file).map_or(Ok(vec!["server"]), fail),
         None => match (complaint::<AgentConfig>(file), complaint::<ServerConfig>(file)) {
-            (None, None) => Ok(good("agent and server")),
-            (None, Some(_)) => Ok(good("agent")),
-            (Some(_), None) => Ok(good("server")),
+            (None, None) => Ok(vec!["agent", "server"]),
+            (None, Some(_)) => Ok(vec!["agent"]),
+            (Some(_), None) => Ok(vec!["server"]),
             // An error of both roles, such as an unreadable file, is printed once.
             (Some(agent), Some(server)) if agent == server => fail(agent),
             (Some(agent), Some(server)) => {
@@ -159,21 +169,40 @@ mod tests {
     use std::fs::Permissions;
     use std::os::unix::fs::{PermissionsExt, chown};
 
-    fn judged(text: &str, role: Option<&str>) -> Result<String, String> {
+    fn judged(text: &str, role: Option<&str>) -> Result<Vec<&'static str>, String> {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), text).expect("it can be written");
         verdict(file.path(), role).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_file_is_known_by_its_keys() {
-        assert!(judged("[http]\ntcp = \"\"\n", None).expect("good").ends_with("(agent)"));
-        assert!(judged("[limits]\nwatches = 5\n", None).expect("good").ends_with("(server)"));
-        assert!(judged("[node]\nname = \"n\"\n", None).expect("good").ends_with("(agent and server)"));
+    fn role_inferred_from_keys() {
+        assert_eq!(judged("[http]\ntcp = \"\"\n", None).expect("good"), ["agent"]);
+        assert_eq!(judged("[limits]\nwatches = 5\n", None).expect("good"), ["server"]);
+        assert_eq!(judged("[node]\nname = \"n\"\n", None).expect("good"), ["agent", "server"]);
     }
 
     #[test]
-    fn a_replaced_file_keeps_its_owner_and_mode() {
+    fn converted_config_reads_back() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let consul = folder.path().join("a.hcl");
+        let text = "server = true\nbootstrap_expect = 3\nbind_addr = \"10.0.0.5\"\nnode_name = \"n\"\n\
+                    retry_join = [\"10.0.0.6\"]\nnode_meta { rack = \"r1\" }\nreconnect_timeout = \"96h\"\n\
+                    enable_local_script_checks = true\nservice {\n name = \"web\"\n tags = [\"v1\"]\n\
+                    meta { team = \"shop\" }\n weights { passing = 2 warning = 1 }\n\
+                    check { http = \"http://localhost\" interval = \"10s\" header { a = [\"b\"] } }\n}\n\
+                    checks { name = \"disk\" args = [\"df\"] interval = \"1m\" }\n";
+        std::fs::write(&consul, text).expect("it can be written");
+        let converted = convert(&[consul]).expect("it is converted");
+        write(&converted, folder.path(), false).expect("there is none yet");
+        let sources = |name| Sources { file: Some(folder.path().join(name)), ..Sources::default() };
+        assert_eq!(load::<AgentConfig>(&sources("agent.toml")).expect("it is valid"), converted.agent);
+        let server = load::<ServerConfig>(&sources("server.toml")).expect("it is valid");
+        assert_eq!(Some(server), converted.server);
+    }
+
+    #[test]
+    fn overwrite_keeps_owner_and_mode() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let consul = folder.path().join("a.hcl");
         std::fs::write(&consul, "node_name = \"n\"\n").expect("it can be written");
@@ -198,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_refused_with_the_line() {
+    fn invalid_file_error_includes_line() {
         let refused = judged("[http]\ntcpp = \"\"\n", Some("agent")).expect_err("no such key");
         assert!(refused.contains("line 2") && refused.contains("`http.tcpp`"), "{refused}");
         let refused = judged("[http]\ntcpp = \"\"\n", None).expect_err("no such key");

@@ -26,6 +26,19 @@ pub(super) async fn confirm(context: &Context, is_sure: bool, danger: &str) -> R
     }
 }
 
+/// As [`confirm`], but an error without a terminal: for commands that Consul does not have.
+///
+/// # Errors
+/// As [`confirm`], or nobody can be asked.
+pub(super) async fn insist(context: &Context, is_sure: bool, danger: &str) -> Result<(), CliError> {
+    match is_sure || io::stdin().is_terminal() {
+        true => confirm(context, is_sure, danger).await,
+        false => Err(CliError::failed(format!(
+            "the cluster {danger}; nothing was changed, because there is no terminal to ask: confirm with --yes"
+        ))),
+    }
+}
+
 /// `true` if the answer is the whole word.
 fn is_agreed(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> io::Result<bool> {
     write!(output, "{question}\nType yes to continue: ")?;

@@ -17,25 +17,18 @@ pub const DEFAULT_SOCKET: &str = "/run/lockmesh/agent.sock";
 
 const ADDRESS_VARIABLES: [&str; 2] = ["LOCKMESH_HTTP_ADDR", "CONSUL_HTTP_ADDR"];
 
-const HEADING: &str = "Reaching the agent";
-
-/// Options of every command that connects to the agent.
+/// Options of every command that connects to the agent. The topic `agent-address` of the help shows
+/// them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct ConnectionArgs {
     /// Agent address: `host:port`, `http://host:port` or `unix:///path`
-    ///
-    /// Default: LOCKMESH_HTTP_ADDR, then CONSUL_HTTP_ADDR, then /run/lockmesh/agent.sock if it
-    /// answers, then 127.0.0.1:8500.
-    #[arg(long, value_name = "ADDR", global = true, help_heading = HEADING)]
+    #[arg(long, value_name = "ADDR", global = true, hide = true)]
     http_addr: Option<String>,
     /// Token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
-    ///
-    /// The token of Consul's variables is not sent to the address of --http-addr or
-    /// LOCKMESH_HTTP_ADDR.
-    #[arg(long, value_name = "TOKEN", global = true, help_heading = HEADING)]
+    #[arg(long, value_name = "TOKEN", global = true, hide = true)]
     token: Option<String>,
     /// File with the token [env: CONSUL_HTTP_TOKEN_FILE]
-    #[arg(long, value_name = "FILE", global = true, help_heading = HEADING, conflicts_with = "token")]
+    #[arg(long, value_name = "FILE", global = true, hide = true, conflicts_with = "token")]
     token_file: Option<PathBuf>,
 }
 
@@ -151,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_our_variable_and_that_over_consuls() {
+    fn address_precedence_flag_lockmesh_consul() {
         let variables = [("LOCKMESH_HTTP_ADDR", "ours:1"), ("CONSUL_HTTP_ADDR", "unix:///theirs")];
         let none = ConnectionArgs::default;
         assert_eq!(address(flag("flag:3"), &variables), "flag:3");
@@ -163,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused_unless_a_flag_is_meant_for_us() {
+    fn tls_request_rejected_unless_overridden() {
         let refused = context(ConnectionArgs::default(), &[("CONSUL_HTTP_SSL", "true")], true);
         let refused = refused.expect_err("the agent speaks plain HTTP");
         assert!(matches!(&refused, CliError::Usage(text) if text.contains("CONSUL_HTTP_SSL")), "{refused}");
@@ -173,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_from_flag_file_or_variable() {
+    fn token_from_flag_file_or_variable() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
         std::fs::write(file.path(), " secret \n").expect("it can be written");
         let variables = [("CONSUL_HTTP_TOKEN", "t")];

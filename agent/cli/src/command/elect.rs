@@ -4,7 +4,7 @@ use super::context::Context;
 use super::error::{CliError, ExitCodes};
 use super::lock::child::{CommandInput, Signals, Standby};
 use super::lock::held::{self, Command, Ended, Held};
-use super::lock::{DEFAULT_LOCK_DELAY, duration, longest_hold, ttl, window_parser};
+use super::lock::{DEFAULT_LOCK_DELAY, longest_hold, ttl, window_parser};
 use super::output::printable;
 use super::supervise::channel::HoldToEnd;
 use crate::stdio;
@@ -12,7 +12,7 @@ use crate::supervision::OnJeopardy;
 use lockmesh_client::{
     Client, Election, Error, HealthWindow, LOCK_FLAGS, Leader, Leadership, Observer, Read, SessionOptions,
 };
-use lockmesh_protocol::duration::format as duration_text;
+use lockmesh_protocol::duration;
 use std::ffi::OsString;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
@@ -40,17 +40,17 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     value: Option<String>,
     /// Maximum time to wait for the first election, such as 10s; 0 waits without a limit
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "0")]
     timeout: Duration,
     /// Session TTL: minimum time before another candidate wins after a crash; 26s or more with
     /// --window safe [default: 15s; 30s with safe]
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Duration>,
     /// Time after a loss during which no other candidate is elected [default: 15s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     lock_delay: Option<Duration>,
     /// Host-failure timeout: fast 1.5s, default 5s, safe 15s [default: the agent's]
-    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WINDOW", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
     /// Key flags; use 0 to interoperate with candidates that set none [default: those of locks]
     #[arg(long, value_name = "NUMBER", default_value_t = LOCK_FLAGS, hide_default_value = true)]
@@ -176,20 +176,32 @@ async fn campaign(
         let fence = leadership.fence().map_or("unknown".into(), |fence| fence.to_string());
         held::report(&format!("leading, fence {fence}"));
         printer.leads(leadership.session());
-        let mut held = Held::from(leadership);
-        let ended = match standby {
-            None => serve(&held, signals, failure.as_mut()).await,
-            Some(standby) => args.run_command((context, standby), &mut held, signals, failure.as_mut()).await,
-        };
         has_run = true;
-        let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
-        if let Some(code) = ended? {
-            if let Err(error) = resigned {
-                held::report(&format!("{name} could not be released: {error}; it ends with its session"));
-            }
+        if let Some(code) = lead((args, context), leadership, standby, signals, failure.as_mut()).await? {
             return Ok(code);
         }
     }
+}
+
+/// Leads once, and resigns. Returns the exit code, unless the leadership was lost.
+async fn lead(
+    (args, context): (&Args, &Context),
+    leadership: Leadership,
+    standby: Option<Standby>,
+    signals: &mut Signals,
+    failure: Pin<&mut impl Future<Output = CliError>>,
+) -> Result<Option<ExitCode>, CliError> {
+    let mut held = Held::from(leadership);
+    let ended = match standby {
+        None => serve(&held, signals, failure).await,
+        Some(standby) => args.run_command((context, standby), &mut held, signals, failure).await,
+    };
+    let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
+    let code = ended?;
+    if let (Some(_), Err(error)) = (code, resigned) {
+        held::report(&format!("{} could not be released: {error}; it ends with its session", args.name));
+    }
+    Ok(code)
 }
 
 fn interrupted(name: &str, has_run: bool) -> CliError {
@@ -262,7 +274,7 @@ impl Args {
     }
 
     async fn not_elected(&self, election: &Election) -> String {
-        let limit = duration_text(self.timeout);
+        let limit = duration::format(self.timeout);
         let leader = timeout(held::TIMED_OUT_LIMIT, election.leader()).await;
         let leader = leader.ok().and_then(Result::ok).flatten();
         let reason = leader.map_or(String::new(), |leader| {
@@ -338,7 +350,7 @@ mod tests {
     use lockmesh_client::Address;
 
     #[tokio::test(start_paused = true)]
-    async fn this_candidate_is_told_from_another_one_of_the_same_name() {
+    async fn candidates_distinguished_by_session() {
         let client = Client::new(Address::Unix("/nowhere".into()));
         let leader = |session: &str| Leader { session: session.into(), value: "a".into(), lock_index: 3 };
         let (candidate, ours) = (Some("a".into()), watch::Sender::new(None));

@@ -3,6 +3,7 @@
 //! A text names what failed, the cause, and what to do. Errors are printed in [`super::report`]
 //! only.
 
+use lockmesh_migrate::MigrateError;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -165,8 +166,26 @@ impl From<lockmesh_client::Error> for CliError {
         match error {
             // Found before anything was sent.
             lockmesh_client::Error::Settings(text) => Self::Usage(text),
+            // The name that the commands take.
+            lockmesh_client::Error::Conflict { key, reason } => {
+                let key = key.strip_suffix("/.lock").map(str::to_owned).unwrap_or(key);
+                Self::Failed(lockmesh_client::Error::Conflict { key, reason }.to_string())
+            }
             other if other.is_transient() => Self::Unreachable(other.to_string()),
             other => Self::Failed(other.to_string()),
+        }
+    }
+}
+
+impl From<MigrateError> for CliError {
+    fn from(error: MigrateError) -> Self {
+        let text = error.to_string();
+        match error {
+            MigrateError::Usage(_) => Self::Usage(text),
+            MigrateError::Failed(_) => Self::Failed(text),
+            MigrateError::Unreachable(_) => Self::Unreachable(text),
+            MigrateError::Interrupted => Self::Interrupted(text),
+            MigrateError::Client(error) => error.into(),
         }
     }
 }
@@ -176,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_error_of_a_holder_has_its_own_code() {
+    fn holder_errors_have_distinct_codes() {
         let not_started = |kind| CliError::NotStarted { name: "x".into(), error: io::Error::from(kind) };
         let text = String::new;
         for (error, plain, holder) in [

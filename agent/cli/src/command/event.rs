@@ -104,7 +104,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 }
 
 fn table(events: &[Event]) -> Table {
-    let mut table = Table::new(["ID", "Name", "Time", "Payload", "Nodes", "Services", "Tags"]);
+    let mut table = Table::new(["ID", "Name", "LTime", "Payload", "Nodes", "Services", "Tags"]);
     for event in events {
         table.row([
             event.id.clone(),
@@ -141,8 +141,8 @@ mod tests {
         let long = Event { payload, node_filter: "^web-".into(), ..plain.clone() };
         let rendered = table(&[plain, long]).render();
         let lines: Vec<&str> = rendered.lines().collect();
-        assert!(lines[0].starts_with("ID  Name    Time  Payload"), "{rendered}");
-        assert!(lines[1].starts_with("i1  deploy  7     -  "), "{rendered}");
+        assert!(lines[0].starts_with("ID  Name    LTime  Payload"), "{rendered}");
+        assert!(lines[1].starts_with("i1  deploy  7      -  "), "{rendered}");
         assert!(lines[2].contains(r"x\nyx\ny") && lines[2].contains("…  ^web-"), "{rendered}");
     }
 }

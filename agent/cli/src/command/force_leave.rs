@@ -2,7 +2,9 @@
 
 use super::context::Context;
 use super::error::CliError;
+use super::members::is_server_alone;
 use super::output::print_line;
+use lockmesh_client::Error;
 use lockmesh_client::shape::agent::Member;
 use std::process::ExitCode;
 
@@ -30,14 +32,17 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Args { node, prune } = args;
     let client = context.client()?;
-    client.agent().force_leave(&node, prune).await?;
+    let left = client.agent().force_leave(&node, prune).await;
     // As in Consul, the answer is the same for a node that refutes it.
-    let members = client.agent().members().await?;
-    if let Some(why) =
-        members.iter().find(|member| member.name.eq_ignore_ascii_case(&node)).and_then(no_effect)
-    {
+    let members = match &left {
+        Ok(()) | Err(Error::Refused { .. }) => client.agent().members().await?,
+        Err(_) => Vec::new(),
+    };
+    let member = members.iter().find(|member| member.name.eq_ignore_ascii_case(&node));
+    if let Some(why) = member.and_then(no_effect) {
         return Err(CliError::failed(why));
     }
+    left?;
     print_line(&match prune {
         true => format!("{node} left the cluster and is forgotten"),
         false => format!("{node} left the cluster"),
@@ -49,6 +54,9 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 fn no_effect(member: &Member) -> Option<String> {
     let name = &member.name;
     match member.state.as_str() {
+        _ if is_server_alone(member) => Some(format!(
+            "{name} is a server without an agent: remove it with `lockmesh operator raft remove {name}`"
+        )),
         "restarting" => Some(format!(
             "{name} is restarting: force-leave has no effect before it is back or has failed; its agent has 30 s"
         )),
@@ -65,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_that_is_alive_afterwards_was_left_alone() {
+    fn alive_member_reported_as_unaffected() {
         let member = |status: u8, state: &str| Member {
             name: "n1".into(),
             status,
@@ -79,6 +87,10 @@ mod tests {
         }
         let why = no_effect(&member(1, "restarting")).unwrap_or_default();
         assert!(why.starts_with("n1 is restarting"), "{why}");
+        let mut server = member(4, "");
+        server.tags.insert("role".into(), "consul".into());
+        let why = no_effect(&server).unwrap_or_default();
+        assert!(why.ends_with("`lockmesh operator raft remove n1`"), "{why}");
         assert_eq!(no_effect(&member(3, "left")).or(no_effect(&member(4, "failed"))), None);
     }
 }

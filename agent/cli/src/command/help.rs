@@ -1,15 +1,16 @@
-//! Examples and exit codes on the help pages.
+//! Examples and exit codes on the help pages, and the pages of topics.
 //!
 //! **Invariant:** each page has an example that parses, and no line is longer than 100 columns.
 
+use super::context::ConnectionArgs;
 use super::error::{ELECT_EXIT_CODES, EXIT_CODES, HOLDER_EXIT_CODES};
-use clap::Command;
+use clap::{Args, Command};
 
 /// The examples of each page, by the command's words.
 const EXAMPLES: &[(&str, &[&str])] = &[
     ("", &["lockmesh dev", "lockmesh lock nightly -- /usr/local/bin/report", "lockmesh help lock"]),
-    ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir /tmp/fleet"]),
-    ("dev kill", &["lockmesh dev kill n4 --data-dir /tmp/fleet"]),
+    ("dev", &["lockmesh dev", "lockmesh dev --nodes 5 --data-dir ~/fleet"]),
+    ("dev kill", &["lockmesh dev kill n4 --data-dir ~/fleet"]),
     ("agent", &["lockmesh agent --config /etc/lockmesh/agent.toml"]),
     (
         "server",
@@ -149,24 +150,54 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("completions", &["lockmesh completions bash > /etc/bash_completion.d/lockmesh"]),
 ];
 
-/// Adds examples and exit codes to all pages of the program.
+/// The topic on the options of every command that connects to the agent.
+const AGENT_ADDRESS: &str = "agent-address";
+
+const AGENT_ADDRESS_ORDER: &str = "\
+The address is the first of these: --http-addr, LOCKMESH_HTTP_ADDR, CONSUL_HTTP_ADDR,
+/run/lockmesh/agent.sock if it answers, 127.0.0.1:8500. The options may stand before the
+command. The token of Consul's variables is not sent to the address of --http-addr or
+LOCKMESH_HTTP_ADDR.
+
+Examples:
+  lockmesh members --http-addr unix:///run/lockmesh/agent.sock
+  lockmesh --http-addr 127.0.0.1:8501 members";
+
+/// Adds the pages of topics, and examples and exit codes to all pages of the program.
 pub fn complete(program: Command) -> Command {
-    add(program, "")
+    let topic = ConnectionArgs::augment_args(Command::new(AGENT_ADDRESS))
+        .about("The options of commands that connect to the agent")
+        .mut_args(|option| option.hide(false))
+        .help_template("{about-with-newline}\n{options}{after-help}")
+        .disable_help_flag(true)
+        .arg_required_else_help(true)
+        .after_help(AGENT_ADDRESS_ORDER)
+        .hide(true);
+    add(program, "", false).subcommand(topic)
 }
 
-fn add(command: Command, path: &str) -> Command {
+fn add(command: Command, path: &str, is_online: bool) -> Command {
     let path = path.to_owned();
-    let command = match text(&path) {
+    // The options of a command are those of its subcommands too.
+    let is_online = is_online || command.get_arguments().any(|option| option.get_id() == "http_addr");
+    let command = match path.as_str() {
+        "semaphore" => command.mut_args(|argument| match argument.get_id() == "name" {
+            true => argument.help("Semaphore name; slots are keys under NAME/"),
+            false => argument,
+        }),
+        _ => command,
+    };
+    let command = match text(&path, is_online) {
         Some(text) => command.after_help(text),
         None => command,
     };
     command.mut_subcommands(move |inner| {
         let path = format!("{path} {}", inner.get_name());
-        add(inner, path.trim_start())
+        add(inner, path.trim_start(), is_online)
     })
 }
 
-fn text(path: &str) -> Option<String> {
+fn text(path: &str, is_online: bool) -> Option<String> {
     // The alias of Consul's users has the pages of the original.
     let path = match path.strip_prefix("snapshot") {
         Some(rest) => format!("operator snapshot{rest}"),
@@ -176,11 +207,16 @@ fn text(path: &str) -> Option<String> {
     let lines: Vec<String> = examples.iter().map(|example| format!("  {example}")).collect();
     let codes = match path.as_str() {
         "" => format!("\n\n{EXIT_CODES}"),
-        "lock" | "semaphore" => format!("\n\n{HOLDER_EXIT_CODES}"),
+        "lock" => format!("\n\n{HOLDER_EXIT_CODES}"),
+        "semaphore" => "\n\nExit codes: as of `lockmesh lock`".into(),
         "elect" => format!("\n\n{ELECT_EXIT_CODES}"),
         _ => String::new(),
     };
-    Some(format!("Examples:\n{}{codes}", lines.join("\n")))
+    let address = match is_online {
+        true => format!("\n\nOptions to reach the agent: lockmesh help {AGENT_ADDRESS}"),
+        false => String::new(),
+    };
+    Some(format!("Examples:\n{}{codes}{address}", lines.join("\n")))
 }
 
 #[cfg(test)]
@@ -206,12 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn each_page_has_an_example_and_fits_the_screen() {
+    fn pages_include_examples_and_fit_screen() {
         let pages = all_pages();
         assert!(pages.len() > 50, "{}", pages.len());
         for (path, mut command) in pages {
             for page in [command.render_help().to_string(), command.render_long_help().to_string()] {
                 assert!(page.contains("Examples:\n  lockmesh"), "`lockmesh {path}` has no example:\n{page}");
+                let is_online = command.get_arguments().any(|option| option.get_id() == "http_addr");
+                assert_eq!(page.contains("lockmesh help agent-address"), is_online, "{page}");
+                assert!(!page.contains("--http-addr"), "{page}");
                 let wide: Vec<&str> = page.lines().filter(|line| line.chars().count() > 100).collect();
                 assert!(wide.is_empty(), "`lockmesh {path}`: {wide:#?}");
             }
@@ -241,8 +280,13 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_a_command_is_found_under_help_too() {
-        for line in ["lockmesh help lock", "lockmesh help operator raft add", "lockmesh kv help get"] {
+    fn help_subcommand_shows_command_help() {
+        for line in [
+            "lockmesh help lock",
+            "lockmesh help operator raft add",
+            "lockmesh kv help get",
+            "lockmesh help agent-address",
+        ] {
             let words = line.split(' ').map(OsString::from);
             let shown = crate::command::understand(words).expect_err("it is help");
             assert!(!shown.use_stderr() && shown.to_string().contains("Examples:"), "{line}: {shown}");

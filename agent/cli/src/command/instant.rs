@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_shown_in_utc_and_none_as_nothing() {
+    fn formats_utc_and_omits_unset() {
         assert_eq!(utc(1_795_250_472_999), "2026-11-21 08:41:12Z");
         assert_eq!(utc(0), "");
         assert_eq!(utc(u64::MAX), "");

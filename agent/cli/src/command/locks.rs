@@ -7,8 +7,10 @@ use super::lock::obstacle::delay_left;
 use super::output::{OutputArgs, Table, print_json};
 use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
 use lockmesh_client::{Client, Read, Slots};
+use lockmesh_protocol::duration;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// List locks with their holders, or lost locks with the cause
 #[derive(clap::Args, Debug)]
@@ -137,10 +139,16 @@ fn lock_table(locks: &[Lock], semaphores: &Semaphores, losses: &[Loss], now_ms: 
 /// The rest of the lock-delay that blocks a lock. Without the loss that began it, only the whole
 /// delay is known.
 fn rest_of_delay(lock: &Lock, losses: &[Loss], now_ms: u64) -> String {
+    // A delay of 16.666666s is 17s for people.
+    let whole =
+        duration::parse(&lock.lock_delay).map_or(lock.lock_delay.clone(), |delay| match delay.as_secs() {
+            0 => duration::format(delay),
+            seconds => duration::format(Duration::from_secs(seconds + u64::from(delay.subsec_nanos() > 0))),
+        });
     match delay_left(lock, losses, now_ms) {
         _ if lock.lock_delay.is_empty() => String::new(),
-        Some((_, left)) => format!("{left}s of {}", lock.lock_delay),
-        None => format!("up to {}", lock.lock_delay),
+        Some((_, left)) => format!("{left}s of {whole}"),
+        None => format!("up to {whole}"),
     }
 }
 
@@ -190,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_and_a_closed_one_fit_the_table() {
+    fn table_shows_held_and_delayed_locks() {
         let held = Lock {
             key: "job".into(),
             session: "s1".into(),
@@ -201,12 +209,12 @@ mod tests {
             waiters: 3,
             ..Lock::default()
         };
-        let closed = |key: &str| Lock { key: key.into(), lock_delay: "15s".into(), ..Lock::default() };
+        let closed = |key: &str| Lock { key: key.into(), lock_delay: "14.666666s".into(), ..Lock::default() };
         let lost = vec![LostKey { key: "old".into(), fence: 6 }];
         let loss = Loss { at_ms: 1_795_250_480_000, keys: lost, key_count: 1, ..Loss::default() };
         let expected = "Key      Holder  Node  Session  Fence  Since                 DelayLeft   Waiting\n\
                         job      worker  n1    s1       7      2026-11-21 08:41:12Z  -           3\n\
-                        old      -       -     -        -      -                     11s of 15s  -\n\
+                        old      -       -     -        -      -                     10s of 15s  -\n\
                         unknown  -       -     -        -      -                     up to 15s   -";
         let locks = [held, closed("old"), closed("unknown")];
         let table = lock_table(&locks, &Semaphores::default(), &[loss], 1_795_250_484_000);
@@ -214,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_without_a_slot_is_shown_as_waiting() {
+    fn contender_without_slot_shown_waiting() {
         let contender = |session: &str| Lock {
             key: format!("sem/{session}"),
             session: session.into(),
@@ -231,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_says_why_and_what() {
+    fn loss_shows_cause_and_keys() {
         let keys = (1..=5).map(|n| LostKey { key: format!("a/{n}"), fence: n }).collect();
         let loss = Loss {
             session: "s1".into(),
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_whose_keys_are_not_all_recorded_is_listed_where_they_may_be() {
+    fn truncated_loss_matches_possible_prefixes() {
         let keys: Vec<_> = (10..74).map(|n| LostKey { key: format!("m/{n}"), fence: n }).collect();
         let loss = Loss { session: "s1".into(), keys, key_count: 100, ..Loss::default() };
         let lists = |prefix: &str| parse(prefix).lists(&loss);
@@ -280,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_cause_is_refused_with_the_known_ones() {
+    fn unknown_cause_error_lists_known_causes() {
         let line = "lockmesh locks --losses --cause node-faild";
         let refused = crate::command::command().try_get_matches_from(line.split(' '));
         let refused = refused.expect_err("there is no such cause");

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_maintenance_is_listed_with_the_reason() {
+    fn lists_maintenance_with_reason() {
         let check = |id: &str, service: &str, reason: &str| Check {
             node: "n1".into(),
             check_id: id.into(),

@@ -49,9 +49,11 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 fn advice(member: &Member) -> Option<String> {
     let name = &member.name;
     if member.status == FAILED {
-        return Some(format!(
-            "{name} failed. If it will not come back, make it leave: lockmesh force-leave {name}"
-        ));
+        let removal = match is_server_alone(member) {
+            true => "remove it: lockmesh operator raft remove",
+            false => "make it leave: lockmesh force-leave",
+        };
+        return Some(format!("{name} failed. If it will not come back, {removal} {name}"));
     }
     if has_failed_probes(member) {
         return Some(format!(
@@ -71,6 +73,12 @@ fn advice(member: &Member) -> Option<String> {
 fn lacks_leader(members: &[Member]) -> bool {
     let mut ours = members.iter().filter(|member| !member.state.is_empty()).peekable();
     ours.peek().is_some() && ours.all(|member| member.node_lease.is_none())
+}
+
+/// `true` for a server without an agent on its machine.
+pub(super) fn is_server_alone(member: &Member) -> bool {
+    // Only agents of ours have a state; Consul's servers are removed by `force-leave`, too.
+    member.state.is_empty() && member.tags.get("role").is_some_and(|role| role == "consul")
 }
 
 fn is_cut_off(member: &Member) -> bool {
@@ -179,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_member_was_heard_is_told_where_that_is_news() {
+    fn last_contact_shown_only_when_notable() {
         let lease = |ago, suspected_by: &[&str]| NodeLease {
             id: "3-17".into(),
             health_window: "fast".into(),
@@ -200,8 +208,8 @@ mod tests {
         let shown = table(std::slice::from_ref(&well)).render();
         assert!(!shown.contains("Last heard") && !shown.contains("Suspected by"), "{shown}");
         let silent = member("n2", "alive", Some(lease(3_210, &["n1", "n3"])));
-        let accused = member("n4", "alive", Some(lease(900, &["n1"])));
-        let shown = table(&[well, silent.clone(), member("n3", "failed", None), accused]).render();
+        let suspected = member("n4", "alive", Some(lease(900, &["n1"])));
+        let shown = table(&[well, silent.clone(), member("n3", "failed", None), suspected]).render();
         let lines: Vec<_> = shown.lines().collect();
         assert!(lines[4].ends_with("-   0.9s ago    n1"), "{shown}");
         assert!(lines[0].ends_with("DC  Last heard  Suspected by"), "{shown}");
@@ -214,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_stands_as_our_agents_say_or_else_as_consuls_do() {
+    fn status_falls_back_to_consul_code() {
         let known = |status: u8, state: &str| Member {
             name: "n1".into(),
             status,
@@ -235,10 +243,14 @@ mod tests {
         let advised = advice(&known(4, "failed")).unwrap_or_default();
         assert!(advised.ends_with("lockmesh force-leave n1"), "{advised}");
         assert_eq!(advice(&known(1, "alive")), None);
+        let mut server = known(4, "");
+        server.tags.insert("role".into(), "consul".into());
+        let advised = advice(&server).unwrap_or_default();
+        assert!(advised.ends_with("remove it: lockmesh operator raft remove n1"), "{advised}");
     }
 
     #[test]
-    fn a_list_without_leases_is_told_from_one_of_consuls_agent() {
+    fn missing_leases_distinguished_from_consul_agent() {
         let member =
             |state: &str, node_lease| Member { state: state.into(), node_lease, ..Member::default() };
         let leased = member("alive", Some(NodeLease::default()));
@@ -249,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_no_agent_can_probe_is_shown_with_a_hint() {
+    fn failing_probes_shown_with_hint() {
         let node_lease = Some(NodeLease { probes_fail: true, ..NodeLease::default() });
         let member = Member { name: "n1".into(), state: "alive".into(), node_lease, ..Member::default() };
         let shown = detailed_table(std::slice::from_ref(&member)).render();
@@ -258,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_does_not_reach_the_servers_is_shown_with_a_hint() {
+    fn unreachable_servers_shown_with_hint() {
         let node_lease =
             NodeLease { servers_unreachable: true, last_heard_ago_ms: Some(200), ..NodeLease::default() };
         let member = Member {

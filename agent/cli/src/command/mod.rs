@@ -6,6 +6,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `arguments` | values of options that several commands have |
 //! | [`spelling`] | Consul's spelling of options, and options before the command |
 //! | `absent` | Consul's commands and options that Lockmesh does not have, with a remedy |
 //! | [`help`] | examples and exit codes on the help pages |
@@ -18,6 +19,7 @@
 
 mod absent;
 pub mod agent;
+mod arguments;
 pub mod bench;
 pub mod catalog;
 pub mod checks;
@@ -62,6 +64,7 @@ pub use error::{CliError, ExitCodes};
 use crate::{stdio, telemetry};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use context::ConnectionArgs;
+use lockmesh_net::owner;
 use runtime::runtime;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -149,6 +152,8 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Invocation
 /// Executes a command on its own runtime, prints its error, and returns the exit code.
 pub fn execute(invocation: Invocation) -> ExitCode {
     stdio::report_panics();
+    // Agents and servers follow their configuration, which includes the variable.
+    owner::allow_others(std::env::var(owner::ALLOW_VARIABLE).is_ok_and(|value| value == "true"));
     let codes = invocation.command.exit_codes();
     let outcome = match invocation.command {
         // Their configuration has the number of threads.
@@ -221,10 +226,10 @@ fn understand_process(arguments: &[OsString]) -> Option<Invocation> {
 fn understand_any(arguments: Vec<OsString>) -> Result<Invocation, clap::Error> {
     let mut command = command();
     command.build();
-    let arguments = spelling::rewrite(arguments, &command);
+    let rewritten = spelling::rewrite(arguments.clone(), &command);
     let matches = command
-        .try_get_matches_from_mut(&arguments)
-        .map_err(|error| absent::explained(error, &arguments, &command))?;
+        .try_get_matches_from_mut(&rewritten)
+        .map_err(|error| absent::explained(spelling::as_typed(error, &arguments), &rewritten, &command))?;
     Invocation::from_arg_matches(&matches)
 }
 
@@ -298,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_arguments_have_the_codes_that_the_valid_ones_ask_for() {
+    fn usage_error_follows_exit_code_mode() {
         let codes = |line: &str| codes_of(line.split(' ').map(OsString::from).collect());
         assert_eq!(codes("lockmesh lock --bogus n -- x --child-exit-code"), ExitCodes::Holder);
         assert_eq!(codes("lockmesh lock -child-exit-code --bogus n -- x"), ExitCodes::Consul);
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_stays_is_understood_alone_as_among_all_commands() {
+    fn process_parser_matches_full_parser() {
         for line in [
             vec!["agent"],
             vec!["agent", "--config", "a.toml", "--set", "http.tcp=127.0.0.1:1"],
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_understood_as_consuls_users_write_them() {
+    fn accepts_consul_command_lines() {
         for line in [
             ["kv", "put", "-cas", "-modify-index=5", "-http-addr=h:1", "key", "value"].as_slice(),
             &["kv", "put", "-flags", "18446744073709551615", "key", "-"],
@@ -392,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_exit_code_two() {
+    fn invalid_lines_exit_with_code_2() {
         for line in [
             ["kv", "put", "-acquire", "-release", "key"].as_slice(),
             &["kv", "put", "-acquire", "-cas", "key"],

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_and_what_nobody_knows_is_empty() {
+    fn times_rounded_unknown_values_empty() {
         let heard = |ago| last_heard(&NodeLease { last_heard_ago_ms: ago, ..NodeLease::default() });
         for (ago, shown) in
             [(0, "0.0s ago"), (1_999, "1.9s ago"), (59_999, "59.9s ago"), (90_500, "1m30s ago")]

@@ -6,6 +6,7 @@
 
 use super::error::CliError;
 use crate::stdio;
+pub use lockmesh_agent::monitor::printable;
 use lockmesh_protocol::host_port::join;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -86,6 +87,24 @@ impl TableArgs {
     }
 }
 
+/// The option of commands that print a line or JSON.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct JsonArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl JsonArgs {
+    /// Prints a value as JSON, or a line.
+    ///
+    /// # Errors
+    /// As [`print_bytes`].
+    pub fn print<T: Serialize + ?Sized>(self, value: &T, line: &str) -> Result<(), CliError> {
+        if self.json { print_json(value) } else { print_line(line) }
+    }
+}
+
 /// The options of commands that print a table or JSON.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct OutputArgs {
@@ -162,16 +181,22 @@ impl Table {
     }
 
     /// The same table within that many columns if possible. Ids are shortened first, because their
-    /// beginning identifies them; then the widest columns. Shortened cells end with `…`.
+    /// beginning identifies them; then the widest columns, and times last. Shortened cells end with
+    /// `…`.
     #[must_use]
     fn fitted(&self, width: usize) -> Self {
         let mut widths = self.widths();
         let gaps = 2 * widths.len().saturating_sub(1);
-        let ids: Vec<bool> = (0..widths.len()).map(|column| self.has_ids(column)).collect();
+        let rank = |column| match () {
+            () if self.are_all(column, is_uuid) => 2,
+            () if self.are_all(column, is_time) => 0,
+            () => 1,
+        };
+        let ranks: Vec<u8> = (0..widths.len()).map(rank).collect();
         while widths.iter().sum::<usize>() + gaps > width {
             let long = (0..widths.len()).rev().filter(|column| widths[*column] > LEAST_WIDTH);
             // The first of the widest: the key before the holder.
-            let Some(column) = long.max_by_key(|column| (ids[*column], widths[*column])) else { break };
+            let Some(column) = long.max_by_key(|column| (ranks[*column], widths[*column])) else { break };
             widths[column] -= 1;
         }
         let short = |(cell, width): (&String, &usize)| match cell.chars().count() > *width {
@@ -182,11 +207,11 @@ impl Table {
         Self { rows: self.rows.iter().map(row).collect() }
     }
 
-    /// `true` for a column of UUIDs: of sessions, nodes or servers.
-    fn has_ids(&self, column: usize) -> bool {
+    /// `true` for a column whose cells are all like this, such as UUIDs of sessions.
+    fn are_all(&self, column: usize, is_like: fn(&str) -> bool) -> bool {
         let mut cells =
             self.rows.iter().skip(1).filter_map(|row| row.get(column)).filter(|cell| *cell != "-");
-        cells.next().is_some_and(|first| is_uuid(first) && cells.all(|cell| is_uuid(cell)))
+        cells.next().is_some_and(|first| is_like(first) && cells.all(|cell| is_like(cell)))
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -216,6 +241,11 @@ impl Table {
     }
 }
 
+/// `true` for `2026-11-21 08:41:12Z`.
+fn is_time(text: &str) -> bool {
+    text.len() == 20 && text.ends_with('Z') && text.as_bytes()[10] == b' '
+}
+
 fn is_uuid(text: &str) -> bool {
     let is_right = |(at, byte): (usize, u8)| match at {
         8 | 13 | 18 | 23 => byte == b'-',
@@ -229,17 +259,12 @@ pub fn host_port(host: &str, port: u16) -> String {
     if port == 0 { host.into() } else { join(host, port) }
 }
 
-/// The text with control characters escaped.
-pub fn printable(text: &str) -> String {
-    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_aligned_and_nothing_trails() {
+    fn columns_aligned_without_trailing_spaces() {
         let mut table = Table::new(["Key", "Holder", "Fence"]);
         table.row(["job".into(), "node-one".into(), "7".into()]);
         table.row(["a/long/key".into(), String::new(), String::new()]);
@@ -252,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_fits_the_terminal_by_its_widest_columns() {
+    fn widest_columns_shrink_to_fit() {
         let mut table = Table::new(["Key", "Holder", "Fence"]);
         table.row(["job".into(), "a holder with a long name".into(), "7".into()]);
         table.row(["a/rather/long/key".into(), "short".into(), "12".into()]);
@@ -268,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_shortened_before_addresses_and_reasons() {
+    fn ids_shortened_before_other_columns() {
         let id = "23cc4a7e-8aef-a56b-7cd5-8c82fa16a93a";
         let mut table = Table::new(["ID", "Address", "Why"]);
         let why = "node-failed (silent for 5.1s; window default)";
@@ -283,7 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_says_nothing_can_be_left_out() {
+    fn times_are_shortened_last() {
+        let mut table = Table::new(["Key", "Since"]);
+        table.row(["jobs/nightly/report".into(), "2026-11-21 08:41:12Z".into()]);
+        assert!(table.fitted(32).render().ends_with("jobs/nigh…  2026-11-21 08:41:12Z"));
+    }
+
+    #[test]
+    fn empty_columns_removed_on_request() {
         let mut table = Table::new(["Key", "Why", "Fence"]);
         table.row(["job".into(), String::new(), String::new()]);
         assert_eq!(table.clone().without_empty(&["Why"]).render(), "Key  Fence\njob  -");
@@ -293,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_cannot_order_the_terminal_about() {
+    fn control_characters_escaped() {
         let mut table = Table::new(["Key"]);
         table.row(["a\u{1b}[2Jb\nc".into()]);
         assert_eq!(table.render(), "Key\na\\u{1b}[2Jb\\nc");

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_given_is_shown() {
+    fn details_omit_unset_fields() {
         let shown = details(&query()).render();
         assert_eq!(shown, "ID           q1\nName         web\nService      web\nModifyIndex  0");
         let mut more = query();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_has_the_address_of_its_node() {
+    fn instance_inherits_node_address() {
         let node = Node { node: "n1".into(), address: "10.0.0.7".into(), ..Node::default() };
         let service = Service { id: "web-1".into(), port: 80, ..Service::default() };
         let check = Check { check_id: "c".into(), status: "warning".into(), ..Check::default() };
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_query_is_reported_with_the_list() {
+    fn unknown_query_error_suggests_list() {
         let refused = |status| Error::Refused { status, text: "Query not found".into() };
         let text = nothing_for("web", refused(404)).to_string();
         assert_eq!(text, "query web not found; list queries with `lockmesh query list`");

@@ -76,7 +76,7 @@ struct CreateArgs {
     #[arg(long, value_name = "DURATION")]
     lock_delay: Option<String>,
     /// Action on its keys at its end: release or delete [default: release]
-    #[arg(long, value_name = "WORD", value_parser = ["release", "delete"], hide_possible_values = true)]
+    #[arg(long, value_name = "ACTION", value_parser = ["release", "delete"], hide_possible_values = true)]
     behavior: Option<String>,
     /// Lifetime without a renewal [default: unlimited]
     #[arg(long, value_name = "DURATION")]
@@ -85,7 +85,7 @@ struct CreateArgs {
     #[arg(long = "node-check", value_name = "ID")]
     node_checks: Vec<String>,
     /// Host-failure timeout with serfHealth: fast 1.5s, default 5s, safe 15s [default: the agent's]
-    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WINDOW", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
     /// Service check that ends the session if critical; repeatable
     #[arg(long = "service-check", value_name = "ID")]
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_said_is_left_to_the_agent() {
+    fn unspecified_fields_left_to_agent() {
         assert_eq!(new_session(CreateArgs::default()), NewSession::default());
         let none = new_session(CreateArgs { no_node_checks: true, ..CreateArgs::default() });
         assert_eq!(none.node_checks, Some(vec![]));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_shown_with_what_is_known_of_its_node() {
+    fn details_include_known_node_lease() {
         let unknown = Session { id: "s1".into(), node: "n1".into(), ..Session::default() };
         let shown = details(&unknown).render();
         assert!(shown.ends_with("CreateIndex  0"), "{shown}");

@@ -3,6 +3,7 @@
 //!
 //! Pure. Short options, values and all arguments of a child process are left alone.
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Command};
 use std::ffi::OsString;
 
@@ -55,6 +56,19 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
     rewritten
 }
 
+/// The same error, with an unknown option as it was typed.
+pub fn as_typed(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
+    let one_dash = option.strip_prefix('-').unwrap_or(option).to_owned();
+    let names = typed.iter().filter_map(|word| word.to_str()?.split('=').next());
+    if one_dash.starts_with('-') && names.into_iter().any(|name| name == one_dash) {
+        error.insert(ContextKind::InvalidArg, ContextValue::String(one_dash));
+        // A tip in the other spelling, to pass it as a value.
+        error.remove(ContextKind::Suggested);
+    }
+    error
+}
+
 /// An option of the connection that stands before the command that it belongs to, with its value.
 fn early_option(
     text: &str,
@@ -98,7 +112,7 @@ fn rewrite_option(
     let Some(option) = long_option(command, name) else {
         let (short, waits) = short_option(command, text);
         // A misspelt long option is not a group of short ones, which could contain `-h` for help.
-        let is_misspelt = !short && text.chars().nth(1).is_some_and(char::is_alphabetic);
+        let is_misspelt = !short && name.len() > 1 && name.starts_with(char::is_alphabetic);
         rewritten.push(if is_misspelt { OsString::from(format!("--{bare}")) } else { argument });
         // The value of a short option may begin with a dash.
         rewritten.extend(waits.then(|| rest.next()).flatten());
@@ -188,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dash_is_as_good_as_two() {
+    fn single_dash_accepted_as_double() {
         assert_eq!(rewritten("x kv put -cas -modify-index=5 k v"), "x kv put --cas --modify-index=5 k v");
         assert_eq!(rewritten("x kv put --cas -flag 5 k v"), "x kv put --cas --flag=5 k v");
         assert_eq!(rewritten("x kv put -http-addr h:1 k v"), "x kv put --http-addr=h:1 k v");
@@ -196,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_the_connection_may_stand_before_the_command() {
+    fn connection_options_accepted_before_command() {
         let option = |name: &'static str| Arg::new(name).long(name);
         let mut root = Command::new("lockmesh").subcommand(
             Command::new("kv").subcommand(Command::new("get").args([option("token"), Arg::new("key")])),
@@ -217,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_may_say_true_or_false() {
+    fn flag_accepts_true_or_false() {
         assert_eq!(rewritten("x kv put -cas=true k v"), "x kv put --cas k v");
         assert_eq!(rewritten("x kv put -cas=false k v"), "x kv put k v");
         assert_eq!(rewritten("x kv put -cas=maybe k v"), "x kv put --cas=maybe k v");
@@ -227,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_never_taken_for_an_option() {
+    fn option_value_not_parsed_as_option() {
         assert_eq!(rewritten("x kv put -flags -cas k v"), "x kv put --flags=-cas k v");
         assert_eq!(rewritten("x kv put k -"), "x kv put k -");
         assert_eq!(rewritten("x kv put lock -cas"), "x kv put lock --cas");
@@ -235,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_is_not_there_is_no_heap_of_short_ones() {
+    fn unknown_option_not_split_into_letters() {
         assert_eq!(rewritten("x kv put -unknown=1 k v"), "x kv put --unknown=1 k v");
         assert_eq!(rewritten("x lock -cas name"), "x lock --cas name");
         assert_eq!(rewritten("x lock -n3 -h name"), "x lock -n3 -h name");
@@ -243,16 +257,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_left_alone() {
+    fn foreign_arguments_left_unchanged() {
         assert_eq!(rewritten("x lock -n 3 name sh -try"), "x lock -n 3 name sh -try");
         assert_eq!(rewritten("x lock -n=3 -try name sh"), "x lock -n=3 --try name sh");
         assert_eq!(rewritten("x lock -try name -- sh -try -cas"), "x lock --try name -- sh -try -cas");
-        assert_eq!(rewritten("x kv put -5 -n"), "x kv put -5 --n");
+        assert_eq!(rewritten("x kv put -5 -n"), "x kv put -5 -n");
     }
 
     #[cfg(unix)]
     #[test]
-    fn bytes_that_are_no_text_pass_through() {
+    fn non_utf8_arguments_pass_through() {
         use std::os::unix::ffi::OsStringExt;
         let value = OsString::from_vec(vec![b'-', 0xff]);
         let arguments = ["x", "kv", "put", "k"].map(OsString::from).into_iter().chain([value.clone()]);

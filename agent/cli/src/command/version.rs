@@ -2,7 +2,7 @@
 
 use super::error::CliError;
 use super::output::{print_json, print_line};
-use lockmesh_agent::agent::{COMMIT, VERSION};
+use lockmesh_agent::{COMMIT, VERSION};
 use lockmesh_protocol::{format, wire};
 use std::process::ExitCode;
 

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_is_named_by_its_type() {
+    fn view_selected_by_type() {
         assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(View::Key("a/b".into())));
         assert_eq!(view(&["--type", "checks"]), Ok(View::ChecksInState("any".into())));
         assert_eq!(view(&["--type", "checks", "--service", "web"]), Ok(View::ChecksOfService("web".into())));
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_told_of_each_event_once() {
+    fn handler_receives_each_event_once() {
         let events = View::Events(String::new());
         let list = |ids: &[u64]| json!(ids.iter().map(|id| json!({ "ID": id })).collect::<Vec<_>>());
         assert_eq!(events.news(None, &list(&[])), None);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_is_a_line_for_the_shell() {
+    fn single_word_runs_in_shell() {
         let is_shell = |line: &[&str]| Handler::of(&parsed(line)).shell;
         assert!(is_shell(&["--type", "nodes", "cat | jq ."]));
         assert!(!is_shell(&["--type", "nodes", "jq", "-c", "."]));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_are_chosen_by_tag_and_health() {
+    fn instances_filtered_by_tag_and_health() {
         let instance = ServiceInstance {
             service: Service { tags: Some(vec!["a".into()]), ..Service::default() },
             checks: vec![Check { status: "warning".into(), ..Check::default() }],

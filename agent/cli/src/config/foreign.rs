@@ -3,8 +3,8 @@
 //!
 //! The search knows strings, comments, braces and brackets, and nothing else of the two formats.
 
-use super::unknown::listed;
 use lockmesh_agent::consul;
+use lockmesh_net::config::listed;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -28,9 +28,10 @@ pub(super) fn rejection(file: &Path, text: &str) -> Option<String> {
         }
     }
     let problem = format!(
-        "this is {format}, but Lockmesh reads TOML: write a new file with the keys that differ from their defaults"
+        "this is {format}, but Lockmesh reads TOML: convert it with `lockmesh config from-consul {}`",
+        file.display()
     );
-    if lines.is_empty() { Some(problem) } else { Some(format!("{problem}\n{}", listed(lines))) }
+    if lines.is_empty() { Some(problem) } else { Some(format!("{problem}\n{}", listed(&lines))) }
 }
 
 /// The dotted paths of keys with plain values or lists, with their lines.
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_json_are_found_with_their_lines() {
+    fn json_keys_found_with_lines() {
         let text = "{\n  \"server\": true, \"ports\": {\"dns\": 8600,\n \"http\": -1},\n  \"retry_join\": [\"a:b\", \"c\"],\n  \
                     \"services\": [\n {\"name\": \"a \\\" = {b\"}, {\"id\": 2}],\n  \"bind_addr\": \"::\"\n}\n";
         let expected = "2 server\n2 ports.dns\n3 ports.http\n4 retry_join\n5 services\n6 services.name\n\
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_hcl_are_found_with_their_lines() {
+    fn hcl_keys_found_with_lines() {
         let text = "# a = 1\nserver = true // b = 1\n/* c = 1\nd = 1 */ ports {\n  http = 8500\n}\naddresses = {\n  \
                     https = \"0.0.0.0\"\n}\nservice \"web\" {\n  port = 80\n}\nretry_join = [\"a\"]\nlog_level = \"x\"\n";
         let expected =
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_is_searched_all_the_same() {
+    fn malformed_text_does_not_panic() {
         for text in ["", "{", "}}]]", "\"", "/*", "= = {", "a = \"ä", "ä = ß"] {
             let _ = keys(text);
         }

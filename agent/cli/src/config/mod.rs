@@ -4,9 +4,8 @@
 //! `LOCKMESH_CONFIG_HTTP_TCP` in the environment. Unknown keys are an error: in the file with the
 //! line number, in the environment and on the command line with the name.
 //! `config/unknown.rs` suggests what to do about them, `config/foreign.rs` for files in Consul's
-//! formats, which `config/consul/` converts.
+//! formats, which `lockmesh-migrate` converts.
 
-pub(crate) mod consul;
 mod foreign;
 mod unknown;
 
@@ -18,7 +17,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
-use unknown::{Key, Spelling};
+use unknown::Key;
+pub(crate) use unknown::{Spelling, similar};
 
 /// The prefix of all variables that set a key.
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
@@ -113,12 +113,14 @@ pub enum LoadError {
         problem: String,
     },
     /// The file is not TOML, or has a value of the wrong kind.
-    #[error("{}: {error}", file.display())]
+    #[error("{}: {error}{}", file.display(), zone_advice(error.message(), text))]
     File {
         /// The file.
         file: PathBuf,
         /// The error, with the line number.
         error: Box<toml::de::Error>,
+        /// The value with the error, or the text around it.
+        text: String,
     },
     /// A variable or a flag names no key, or its value is of the wrong kind.
     #[error("{origin}: {problem}")]
@@ -206,7 +208,10 @@ pub fn differences<T: Role>(one: &T, other: &T) -> Vec<String> {
 /// Reads a file's text for its keys alone, refusing unknown ones and values of the wrong kind with
 /// their line.
 fn parse<T: Role>(file: &Path, text: &str) -> Result<Table, LoadError> {
-    let failed = |error| LoadError::File { file: file.into(), error: Box::new(error) };
+    let failed = |error: toml::de::Error| {
+        let value = error.span().and_then(|span| text.get(span)).unwrap_or_default().to_owned();
+        LoadError::File { file: file.into(), error: Box::new(error), text: value }
+    };
     let rejected = |problem| LoadError::Keys { file: file.into(), problem };
     let document = DeTable::parse(text).map_err(|error| match foreign::rejection(file, text) {
         Some(problem) => rejected(problem),
@@ -295,18 +300,35 @@ fn set<T: Role>(
         Value::Array(_) => Value::Array(
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Value::from).collect(),
         ),
-        Value::Table(_) => Value::Table(pairs(text).map_err(failed)?),
+        Value::Table(_) => Value::Table(pairs(text).map_err(|error| failed(error.to_string()))?),
         _ => Value::from(text),
     };
     // One setting at a time, so that the error names the one that is wrong.
-    deserialize::<T>(table.clone(), origin).map(|_| ())
+    deserialize::<T>(table.clone(), origin).map(|_| ()).map_err(|error| match error {
+        LoadError::Setting { problem, .. } => failed(format!("{problem}{}", zone_advice(&problem, text))),
+        other => other,
+    })
 }
 
+/// Returns advice about a socket address that cannot be parsed because of its zone; empty for other
+/// errors.
+fn zone_advice(problem: &str, value: &str) -> &'static str {
+    match problem.contains("socket address") && value.contains('%') {
+        true => "; a zone such as %eth0 is not supported: use an address that is not link-local, or [::]",
+        false => "",
+    }
+}
+
+/// A part of a text that is no pair.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is not a pair: write key=value, with a comma between pairs")]
+struct NoPair(String);
+
 /// The pairs of a table, as `rack=r1,zone=a`.
-fn pairs(text: &str) -> Result<Table, String> {
+fn pairs(text: &str) -> Result<Table, NoPair> {
     let pair = |pair: &str| match pair.split_once('=') {
         Some((key, value)) => Ok((key.trim().to_owned(), Value::from(value.trim()))),
-        None => Err(format!("{pair:?} is not a pair: write key=value, with a comma between pairs")),
+        None => Err(NoPair(pair.into())),
     };
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(pair).collect()
 }
@@ -379,7 +401,19 @@ mod tests {
     }
 
     #[test]
-    fn the_samples_have_every_key_with_its_default() {
+    fn address_with_zone_is_explained() {
+        let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+        file.write_all(b"[gossip]\nlisten = \"[fe80::1%eth0]:8301\"\n").expect("it is written");
+        let of_file = Sources { file: Some(file.path().into()), ..Sources::default() };
+        let setting = Sources { settings: vec!["http.tcp=[fe80::1%eth0]:8500".into()], ..Sources::default() };
+        for sources in [of_file, setting] {
+            let error = load::<AgentConfig>(&sources).expect_err("a zone").to_string();
+            assert!(error.contains("a zone such as %eth0 is not supported"), "{error}");
+        }
+    }
+
+    #[test]
+    fn samples_list_every_default() {
         assert_sample_is_default::<AgentConfig>(AGENT_SAMPLE);
         assert_sample_is_default::<ServerConfig>(SERVER_SAMPLE);
     }
@@ -452,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sample_has_good_examples_of_definitions() {
+    fn sample_definitions_are_valid() {
         let is_example = |line: &&str| line.starts_with('#') && !line.starts_with("# ") && *line != "#";
         let lines = AGENT_SAMPLE.lines().filter(is_example).map(|line| &line[1..]);
         let text = lines.collect::<Vec<_>>().join("\n");
@@ -466,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_definition_is_refused_where_it_stands() {
+    fn invalid_definition_error_includes_line() {
         let good = "[[services]]\nname = \"a\"\ncheck = { id = \"a-up\", ttl = \"1s\" }\n";
         assert!(load_agent(good, &[], &[]).is_ok());
         let wrong = complaint(&format!("{good}\n[[services]]\nname = \"b\"\nprot = 1\n"), &[], &[]);
@@ -486,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metadata_of_a_node_is_a_table_or_a_list_of_pairs() {
+    fn node_meta_accepts_table_or_pairs() {
         let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         let file = "[node_meta]\nrack = \"r1\"\n\"a.b\" = \"1\"\n";
         let refused = complaint(file, &[], &[]);
@@ -518,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_keys_share_a_variable() {
+    fn environment_variables_unique_per_key() {
         for table in [table_of(&AgentConfig::default()), table_of(&ServerConfig::default())] {
             let mut names: Vec<String> =
                 paths(&table).into_iter().map(|path| path.replace('.', "_")).collect();
@@ -530,13 +564,13 @@ mod tests {
     }
 
     #[test]
-    fn a_partial_section_keeps_the_roles_own_defaults() {
+    fn partial_section_keeps_role_defaults() {
         let config = load_agent("[tls]\nca = \"/ca.pem\"\n", &[], &[]).expect("it is good");
         assert_eq!(config.tls, TlsConfig { ca: "/ca.pem".into(), ..AgentConfig::default().tls });
     }
 
     #[test]
-    fn flags_win_over_the_environment_and_that_over_the_file() {
+    fn precedence_flags_environment_file() {
         let text = "[http]\nsession_ttl_min = \"1s\"\nmax_value_bytes = 1\nsocket_mode = \"0600\"\n";
         let environment = [
             ("LOCKMESH_CONFIG_HTTP_SESSION_TTL_MIN", "2s"),
@@ -555,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_where_it_stands() {
+    fn unknown_key_error_includes_line() {
         let unknown = complaint("[http]\ntcp = \"\"\nsokket = \"/s\"\n", &[], &[]);
         assert!(
             unknown.ends_with(": line 3: unknown key `http.sokket`; did you mean `http.socket`?"),
@@ -582,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_consul_are_told_what_they_are_here_all_at_once() {
+    fn consul_keys_explained_together() {
         let text = "datacenter = \"dc1\"\nretry_join = [\"a\"]\n[ports]\nhttp = 8500\ndns = 8600\n[acl]\n\
                     enabled = true\ndefault_policy = \"deny\"\n";
         let all = complaint(text, &[], &[]);
@@ -603,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_consuls_formats_is_refused_with_its_keys() {
+    fn consul_format_error_lists_keys() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for (name, text) in [
             ("consul.json", "{\n  \"server\": true,\n  \"ports\": {\"dns\": 8600}\n}\n"),
@@ -613,14 +647,14 @@ mod tests {
             std::fs::write(&file, text).expect("it can be written");
             let sources = Sources { file: Some(file), ..Sources::default() };
             let refused = load::<ServerConfig>(&sources).expect_err("it is not TOML").to_string();
-            assert!(refused.contains("Lockmesh reads TOML"), "{refused}");
+            assert!(refused.contains("convert it with `lockmesh config from-consul /"), "{refused}");
             assert!(refused.contains("\nline 2: unknown key `server` of Consul"), "{refused}");
             assert!(refused.contains("\nline 3: unknown key `ports.dns` of Consul"), "{refused}");
         }
     }
 
     #[test]
-    fn the_remedies_for_keys_of_consul_name_keys() {
+    fn consul_remedies_name_existing_keys() {
         let mut known = paths(&table_of(&AgentConfig::default()));
         known.extend(paths(&table_of(&ServerConfig::default())));
         for row in lockmesh_agent::consul::KEYS.iter().chain(lockmesh_agent::consul::OPTIONS) {
@@ -637,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_where_it_stands() {
+    fn invalid_value_error_includes_line() {
         let wrong = complaint("[http]\n\nsession_ttl_min = \"10\"\n", &[], &[]);
         assert!(wrong.contains("line 3") && wrong.contains("not a duration"), "{wrong}");
         assert!(complaint("[http]\ntcp = 8500\n", &[], &[]).contains("line 2"));
@@ -656,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_down_is_read_again() {
+    fn written_config_reads_back() {
         let mut config = AgentConfig { data_dir: "/a \"b\"".into(), ..AgentConfig::default() };
         config.upstream.servers = vec!["h:1".into()];
         let text = text_of(&config);

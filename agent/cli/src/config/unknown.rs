@@ -2,11 +2,9 @@
 //! keys, or the keys of its section.
 
 use lockmesh_agent::consul;
+use lockmesh_net::config::listed;
 use std::collections::BTreeSet;
-use strsim::levenshtein;
-
-/// The maximum number of unknown keys that one error lists.
-const MAX_LISTED: usize = 40;
+use strsim::osa_distance;
 
 /// The maximum number of characters by which a suggested key may differ.
 const MAX_DISTANCE: usize = 2;
@@ -25,7 +23,7 @@ pub(super) struct Key {
 
 /// The notation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
+pub(crate) enum Spelling {
     /// `http.tcp`
     Dotted,
     /// `HTTP_TCP`, behind [`super::PREFIX`].
@@ -63,7 +61,7 @@ pub(super) fn of_file(mut keys: Vec<Key>, known: &[String]) -> Option<String> {
     match lines.len() {
         0 => None,
         1 => lines.pop(),
-        count => Some(format!("{count} unknown keys\n{}", listed(lines))),
+        count => Some(format!("{count} unknown keys\n{}", listed(&lines))),
     }
 }
 
@@ -74,16 +72,6 @@ fn is_known(key: &Key, known: &[String]) -> bool {
         inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     known.iter().any(|path| inside(&key.path, path)) || known.iter().any(|path| inside(path, &key.path))
-}
-
-/// Lines of an error, a limited number of them.
-pub(super) fn listed(mut lines: Vec<String>) -> String {
-    let more = lines.len().saturating_sub(MAX_LISTED);
-    lines.truncate(MAX_LISTED);
-    if more > 0 {
-        lines.push(format!("and {more} more"));
-    }
-    lines.join("\n")
 }
 
 /// The reason to reject an unknown key, and a remedy.
@@ -148,14 +136,14 @@ fn consul_key(name: &str, spelling: Spelling) -> Option<(&'static str, &'static 
 
 /// The keys, or sections, that a misspelt name may mean: the nearest ones by the whole path, or by
 /// the last word in any section.
-fn similar<'k>(name: &str, known: &'k [String], spelling: Spelling) -> Vec<&'k str> {
+pub(crate) fn similar<'k>(name: &str, known: &'k [String], spelling: Spelling) -> Vec<&'k str> {
     let name = spelling.plain(name);
     let last = |path: &str| path.rsplit('.').next().unwrap_or_default().to_owned();
     let sections = known.iter().filter_map(|path| path.split_once('.')).map(|(section, _)| section);
     let all: BTreeSet<&str> = known.iter().map(String::as_str).chain(sections).collect();
     let scored = all.into_iter().filter_map(|path| {
-        let whole = levenshtein(&name, &spelling.plain(path));
-        let word = levenshtein(&last(&name), &last(path)) + 1;
+        let whole = osa_distance(&name, &spelling.plain(path));
+        let word = osa_distance(&last(&name), &last(path)) + 1;
         let distance = whole.min(word);
         // Of a short name, two wrong characters leave nothing.
         let most = MAX_DISTANCE.min(name.len().div_ceil(3));
@@ -171,6 +159,7 @@ fn similar<'k>(name: &str, known: &'k [String], spelling: Spelling) -> Vec<&'k s
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_net::config::MAX_LISTED;
 
     fn known() -> Vec<String> {
         ["data_dir", "http.listen", "http.socket", "http.tcp", "rpc.advertise", "rpc.listen"]
@@ -179,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_key_is_answered_with_the_nearest() {
+    fn misspelt_key_suggests_nearest() {
         let known = known();
         for (name, suggested) in [
             ("rpc.lisen", vec!["rpc.listen"]),
@@ -199,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_like_no_other_is_answered_with_the_keys_there_are() {
+    fn dissimilar_key_lists_known_keys() {
         let explained = |name| explain(name, &known(), Spelling::Dotted);
         assert_eq!(
             explained("colour"),
@@ -216,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_the_wrong_kind_is_left_to_the_parser() {
+    fn type_mismatch_left_to_parser() {
         let key = |path: &str| Key { path: path.into(), line: 1 };
         for good in ["http.tcp", "http", "http.tcp.port"] {
             assert_eq!(of_file(vec![key(good)], &known()), None);

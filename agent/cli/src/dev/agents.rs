@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn each_agent_has_a_folder_a_socket_and_a_name_and_the_first_a_port() {
+    fn agents_are_distinct_first_has_port() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let agents = prepared(folder.path(), &DevOptions::default(), false);
         let configs: Vec<AgentConfig> = agents.iter().map(|agent| config_of(agent, Vec::new())).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_configuration_stays_and_the_command_line_wins_over_it() {
+    fn edited_config_kept_flags_override() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = prepared(folder.path(), &DevOptions::default(), false);
         let file = first[0].home.config_file();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_port_is_picked_where_any_will_do() {
+    fn port_zero_picks_free_port() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let any = DevOptions { http: ([127, 0, 0, 1], 0).into(), ..DevOptions::default() };
         let agents = prepared(folder.path(), &any, false);

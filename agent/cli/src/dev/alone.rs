@@ -30,18 +30,12 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let server = crate::server::start(config, &node, identities.server.clone())?;
     // A server that founds its cluster alone has done so when its start returns.
     let cluster_id = cluster_of(&data_dir).ok().flatten().unwrap_or_default();
-    let agent = Agent::start(AgentOptions {
-        config: agent_config(
-            &options,
-            &folder.path,
-            upstream(vec![server.address().to_string()], &cluster_id),
-        ),
-        node,
-        identity: identities.agent.clone(),
-        server: Some(server.address()),
-        reload: asking,
-    });
-    let agent = match agent {
+    let address = server.address();
+    let upstream = upstream(vec![address.to_string()], &cluster_id);
+    let config = agent_config(&options, &folder.path, upstream);
+    let identity = identities.agent.clone();
+    let own = AgentOptions { config, node, identity, server: Some(address), reload: asking };
+    let agent = match Agent::start(own) {
         Ok(agent) => agent,
         Err(error) => {
             // It runs already, and is to leave its folder in order.
@@ -65,7 +59,7 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
 /// The address of the server's metrics.
 fn monitoring(server: &lockmesh_server::Server) -> String {
     let line =
-        |address| format!("  figures and health of the server: http://{address}/metrics, /health/ready\n");
+        |address| format!("  metrics and health of the server: http://{address}/metrics, /health/ready\n");
     server.http_address().map(line).unwrap_or_default()
 }
 

@@ -4,7 +4,7 @@
 use super::folder::MemberFolder;
 use crate::error::RunError;
 use lockmesh_net::config::LogFormat;
-use lockmesh_net::private;
+use lockmesh_net::{owner, private};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::fs;
@@ -56,7 +56,8 @@ impl Child {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
             _ => {}
         }
-        let log = private::file_options().create(true).append(true).open(home.log_file()).map_err(cannot)?;
+        let log = owner::open(private::file_options().create(true).append(true), &home.log_file())
+            .map_err(cannot)?;
         let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
         command.args(arguments(home, settings));
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_say_what_they_say_in_the_format_that_was_asked_for() {
+    fn server_logs_in_requested_format() {
         assert_eq!(log_of(LogFormat::Json).format, LogFormat::Json);
         assert_eq!(log_of(LogFormat::Text), LogConfig::default());
     }

@@ -1,10 +1,7 @@
 //! `lockmesh dev --servers 3`: several servers as processes, so that each can be killed; the agent
 //! runs in this process.
 
-use super::child::{Child, log_settings};
-use super::children::{
-    cluster_of_servers, how_to, reload, server_lines, start_command, stop, stop_servers, watch_ends,
-};
+use super::children::{Processes, how_to, server_lines, start_command, watch_ends};
 use super::folder::absolute;
 use super::member::{self, ServerFolder};
 use super::options::DevOptions;
@@ -19,7 +16,6 @@ use lockmesh_agent::reload::Outcome;
 use lockmesh_net::{Development, Identity, Role};
 use std::cell::Cell;
 use std::path::PathBuf;
-use tokio::sync::mpsc;
 
 /// Runs all of it until a signal stops the process.
 pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> {
@@ -33,36 +29,23 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     let servers = member::prepare(&folder.path, count, &options.node.datacenter, &certificates, &mut ports)?;
     let mut identity = certificates.identity(Role::Agent)?;
 
-    let (tell_ends, mut ends) = mpsc::channel(usize::from(count));
-    let mut children = Vec::new();
+    let (mut all, mut ends) = Processes::of(servers, 0, options.log_format);
     let began = async {
-        for server in &servers {
-            children.push(Child::start(&server.home, log_settings(options.log_format), tell_ends.clone())?);
-        }
-        let known = cluster_of_servers(&servers, &children, &mut signals, &mut ends).await?;
+        let known = all.start_servers(&mut signals, &mut ends).await?;
         let Some(cluster_id) = known else { return Ok(None) };
-        let addresses = servers.iter().map(|server| server.address.to_string()).collect();
-        let config = agent_config(&options, &folder.path, upstream(addresses, &cluster_id));
+        let config = agent_config(&options, &folder.path, upstream(all.server_addresses(), &cluster_id));
         let identity = identity.clone();
         let agent = Agent::start(AgentOptions { config, node, identity, server: None, reload: asking })?;
         Ok(Some(agent))
     };
-    // The started processes are stopped after any failure.
-    let agent = match began.await {
-        Ok(Some(agent)) => agent,
-        other => {
-            stop(children).await;
-            return other.map(drop);
-        }
-    };
+    let began = began.await;
+    let Some((all, agent)) = all.unless_failed(began).await? else { return Ok(()) };
     let is_ready = Cell::new(false);
     let say_ready = || {
         is_ready.set(true);
-        let guide = guide(&servers, &children, &folder);
-        announce(agent.tcp_addresses(), agent.socket().map(PathBuf::as_path), &guide);
+        announce(agent.tcp_addresses(), agent.socket().map(PathBuf::as_path), &guide(&all, &folder));
     };
-    let files = certificates.files(Role::Agent);
-    let reload = || reload_all(&mut identity, &files, &agent, &children);
+    let reload = || reload_all(&mut identity, &certificates.files(Role::Agent), &agent, &all);
     let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
         _ = signals.serve(agent.ready(), say_ready, reload, async || agent.leave().await) => Ok(()),
@@ -70,7 +53,7 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     // While the agent can still ask.
     let leader = agent.leader().await;
     agent.stop().await;
-    stop_servers(children, &servers, leader).await;
+    all.stop(leader).await;
     ended
 }
 
@@ -78,7 +61,7 @@ fn reload_all(
     identity: &mut Identity,
     files: &lockmesh_net::IdentityFiles,
     agent: &Agent,
-    children: &[Child],
+    all: &Processes,
 ) -> Outcome {
     let mut changes = Vec::new();
     if let Some(fresh) = own_reload::fresh_identity(identity, files)? {
@@ -87,21 +70,19 @@ fn reload_all(
         *identity = fresh;
     }
     let mut changes = own_reload::or_nothing(changes);
-    changes.extend(reload(children));
+    changes.extend(all.reload());
     Ok(changes)
 }
 
 /// Hints for trials.
-fn guide(servers: &[ServerFolder], children: &[Child], folder: &DevFolder) -> String {
-    let mut lines = server_lines(servers, children);
-    if let Some(ServerFolder { home, .. }) = servers.first() {
+fn guide(all: &Processes, folder: &DevFolder) -> String {
+    let mut lines = server_lines(&all.servers, &all.children);
+    if let Some(ServerFolder { home, .. }) = all.servers.first() {
         lines.push(how_to("see who leads", "lockmesh operator raft list-peers"));
         lines.push(how_to("kill one", &format!("kill -9 $(cat {})", home.pid_file().display())));
         lines.push(how_to("start it again", &start_command(home)));
     }
     let kept = folder.kept();
-    lines.push(format!(
-        "  A server that dies stays dead until you start it again. The data is kept {kept}.\n"
-    ));
+    lines.push(format!("  Killed processes are not restarted. The data is kept {kept}.\n"));
     lines.join("\n")
 }

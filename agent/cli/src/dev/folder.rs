@@ -125,7 +125,7 @@ pub(super) fn refuse_long_sockets(data_dir: &Path, nodes: u8) -> Result<(), RunE
     }
     Err(RunError::Dev(format!(
         "the path of the Unix socket {} has {length} bytes, and the system takes {LONGEST_SOCKET}: name a folder \
-         of {} bytes at most with --data-dir, for example /tmp/lockmesh",
+         of {} bytes at most with --data-dir, for example ~/lockmesh",
         socket.display(),
         LONGEST_SOCKET - rest
     )))
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_and_agents_have_folders_of_their_own() {
+    fn distinct_folder_per_member() {
         let all: Vec<String> = MemberFolder::all(Path::new("/d")).map(|folder| folder.name).collect();
         assert_eq!(all.len(), usize::from(MOST_SERVERS + MOST_NODES));
         assert!(all.first().is_some_and(|name| name == "s1") && all.last().is_some_and(|name| name == "n16"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_s_path_may_be_as_long_as_the_system_takes_and_no_longer() {
+    fn socket_path_limited_to_system_maximum() {
         let refused = |length: usize, nodes| {
             let folder = format!("/{}", "x".repeat(length - 1));
             refuse_long_sockets(Path::new(&folder), nodes).map_err(|error| error.to_string())

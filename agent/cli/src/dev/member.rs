@@ -110,6 +110,19 @@ pub(super) fn prepare(
     }
     let mut members: Vec<ServerFolder> =
         (1..=count).map(|number| ServerFolder::numbered(&folder, number)).collect();
+    assign_addresses(&mut members, with_data, ports)?;
+    for member in &members {
+        prepare_one(member, &members, (with_data, datacenter), certificates)?;
+    }
+    Ok(members)
+}
+
+/// Servers that were there before keep their addresses; the others pick free ones.
+fn assign_addresses(
+    members: &mut [ServerFolder],
+    with_data: usize,
+    ports: &mut Ports,
+) -> Result<(), RunError> {
     // If no server has run yet, an interrupted first start is repeated.
     let is_old =
         |member: &ServerFolder| member.has_data() || (with_data > 0 && member.home.config_file().exists());
@@ -126,10 +139,7 @@ pub(super) fn prepare(
         // The one over UDP, the other over TCP.
         member.http = Some(member.address);
     }
-    for member in &members {
-        prepare_one(member, &members, (with_data, datacenter), certificates)?;
-    }
-    Ok(members)
+    Ok(())
 }
 
 fn prepare_one(
@@ -183,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_server_has_a_folder_and_knows_the_others() {
+    fn server_config_lists_other_servers() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let members = prepared(folder.path(), 3).expect("it is empty");
         let config = members[1].read().expect("it is good");
@@ -197,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_start_changes_nothing_and_a_larger_one_adds() {
+    fn later_start_keeps_and_adds_servers() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let first = prepared(folder.path(), 3).expect("it is empty");
         give_data(&first);
@@ -211,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_port_of_an_earlier_start_is_refused_with_its_file() {
+    fn busy_port_error_names_config() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let members = prepared(folder.path(), 3).expect("it is empty");
         give_data(&members);
@@ -223,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_of_another_kind_is_refused() {
+    fn folder_of_other_layout_rejected() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let members = prepared(folder.path(), 3).expect("it is empty");
         assert!(refuse_fleet(folder.path()).is_ok(), "nothing has run yet");

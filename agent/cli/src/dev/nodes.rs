@@ -2,13 +2,10 @@
 //! that a node can be killed and its locks observed.
 
 use super::agents::{self, AgentFolder};
-use super::child::{Child, log_settings};
-use super::children::{
-    cluster_of_servers, how_to, process_line, reload, server_lines, start_command, stop, stop_servers,
-    watch_ends,
-};
-use super::folder::{MemberFolder, absolute};
-use super::member::{self, ServerFolder};
+use super::child::Child;
+use super::children::{Processes, how_to, process_line, server_lines, start_command, watch_ends};
+use super::folder::absolute;
+use super::member;
 use super::options::DevOptions;
 use super::ports::Ports;
 use super::setup::{DevFolder, announce, upstream};
@@ -20,9 +17,7 @@ use lockmesh_net::Development;
 use lockmesh_protocol::rpc::Unavailable;
 use std::cell::Cell;
 use std::path::Path;
-use std::process::ExitStatus;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 /// The default number of servers.
@@ -34,15 +29,10 @@ const READY_INTERVAL: Duration = Duration::from_millis(50);
 /// The time that an agent gets to name the leader when all processes are stopped.
 const LEADER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reports the end of a process.
-type EndSender = mpsc::Sender<(MemberFolder, ExitStatus)>;
-
-/// The running processes.
+/// The servers and agents with their processes.
 struct Nodes {
-    servers: Vec<ServerFolder>,
+    all: Processes,
     agents: Vec<AgentFolder>,
-    /// The servers' processes first.
-    children: Vec<Child>,
 }
 
 /// Runs all of it until a signal stops the process.
@@ -57,71 +47,41 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
     let mut ports = Ports::default();
     let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates, &mut ports)?;
 
-    let (tell_ends, mut ends) = mpsc::channel(servers.len() + usize::from(nodes));
-    let mut all = Nodes { servers, agents: Vec::new(), children: Vec::new() };
+    let (mut all, mut ends) = Processes::of(servers, nodes, options.log_format);
     let began = async {
-        all.start_servers(&options, &tell_ends)?;
-        let known = cluster_of_servers(&all.servers, &all.children, &mut signals, &mut ends).await?;
-        let Some(cluster_id) = known else { return Ok(false) };
+        let known = all.start_servers(&mut signals, &mut ends).await?;
+        let Some(cluster_id) = known else { return Ok(None) };
         let upstream = upstream(all.server_addresses(), &cluster_id);
-        all.agents =
+        let agents =
             agents::prepare(&path, nodes, &options, (&upstream, are_old), &certificates, &mut ports)?;
-        all.start_agents(&options, &cluster_id, &tell_ends)?;
-        Ok(true)
-    };
-    match began.await {
-        Ok(true) => {}
-        other => {
-            stop(all.children).await;
-            return other.map(drop);
+        for agent in &agents {
+            all.start(&agent.home, agent.settings(&options, &cluster_id))?;
         }
-    }
+        Ok(Some(agents))
+    };
+    let began = began.await;
+    let Some((all, agents)) = all.unless_failed(began).await? else { return Ok(()) };
+    let this = Nodes { all, agents };
     let is_ready = Cell::new(false);
     let say_ready = || {
         is_ready.set(true);
-        all.announce(&folder, &path);
+        this.announce(&folder, &path);
     };
     // There is no agent in this process to receive the request.
     let leave = async || Err(Unavailable::Denied("each node leaves by itself".into()));
     let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
-        _ = signals.serve(all.ready(), say_ready, || Ok(reload(&all.children)), leave) => Ok(()),
+        _ = signals.serve(this.ready(), say_ready, || Ok(this.all.reload()), leave) => Ok(()),
     };
-    all.stop().await;
+    let leader = this.leader().await;
+    this.all.stop(leader).await;
     ended
 }
 
 impl Nodes {
-    fn start_servers(&mut self, options: &DevOptions, tell_ends: &EndSender) -> Result<(), RunError> {
-        for server in &self.servers {
-            let settings = log_settings(options.log_format);
-            self.children.push(Child::start(&server.home, settings, tell_ends.clone())?);
-        }
-        Ok(())
-    }
-
-    /// Starts the agents, after the servers.
-    fn start_agents(
-        &mut self,
-        options: &DevOptions,
-        cluster_id: &str,
-        tell_ends: &EndSender,
-    ) -> Result<(), RunError> {
-        for agent in &self.agents {
-            let mut settings = agent.settings(options, cluster_id);
-            settings.extend(log_settings(options.log_format));
-            self.children.push(Child::start(&agent.home, settings, tell_ends.clone())?);
-        }
-        Ok(())
-    }
-
-    fn server_addresses(&self) -> Vec<String> {
-        self.servers.iter().map(|server| server.address.to_string()).collect()
-    }
-
     /// Each agent with its process.
     fn agents(&self) -> impl Iterator<Item = (&AgentFolder, &Child)> {
-        self.agents.iter().zip(self.children.iter().skip(self.servers.len()))
+        self.agents.iter().zip(self.all.children.iter().skip(self.all.servers.len()))
     }
 
     /// Waits until every agent serves that has not ended before.
@@ -135,7 +95,7 @@ impl Nodes {
     }
 
     fn announce(&self, folder: &DevFolder, path: &Path) {
-        let mut lines = server_lines(&self.servers, &self.children);
+        let mut lines = server_lines(&self.all.servers, &self.all.children);
         for (agent, child) in self.agents() {
             lines.extend(agent_lines(agent, child));
         }
@@ -150,7 +110,7 @@ impl Nodes {
             lines.push(how_to("start it again", &start_command(home)));
         }
         let kept = folder.kept();
-        lines.push(format!("  Who dies stays dead until you start it again. The data is kept {kept}.\n"));
+        lines.push(format!("  Killed processes are not restarted. The data is kept {kept}.\n"));
         let Some(first) = self.agents.first() else { return };
         announce(first.http.as_slice(), Some(&first.home.socket()), &lines.join("\n"));
     }
@@ -160,14 +120,6 @@ impl Nodes {
         let usual = DevOptions::default().http;
         let http = self.agents.first().and_then(|agent| agent.http).filter(|http| *http != usual);
         http.map(|http| format!(" --http-addr {http}")).unwrap_or_default()
-    }
-
-    /// The agents first: requests under way still need the servers.
-    async fn stop(mut self) {
-        let leader = self.leader().await;
-        let agents = self.children.split_off(self.servers.len());
-        stop(agents).await;
-        stop_servers(self.children, &self.servers, leader).await;
     }
 
     /// The leader's address, by the first agent that knows one.
@@ -189,12 +141,12 @@ fn client(agent: &AgentFolder) -> Client {
 fn agent_lines(agent: &AgentFolder, child: &Child) -> [String; 2] {
     let (place, socket) = (agent.home.path.display(), agent.home.socket());
     let http = agent.http.map(|http| format!("  http://{http}")).unwrap_or_default();
-    let figures = match agent.http {
+    let metrics = match agent.http {
         Some(http) => format!("http://{http}/metrics, /health/live, /health/ready"),
         None => format!("curl --unix-socket {} http://localhost/metrics", socket.display()),
     };
     [
         process_line(child, &format!("{place}/{{agent.sock,agent.toml,log,data}}{http}")),
-        format!("      figures and health: {figures}"),
+        format!("      metrics and health: {metrics}"),
     ]
 }

@@ -62,7 +62,7 @@ mod tests {
     const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
     #[test]
-    fn one_command_alone_can_reserve_a_port_and_its_process_can_listen_there() {
+    fn reserved_port_usable_only_by_owner() {
         let mut ports = Ports::default();
         let address = ports.pick(LOOPBACK).expect("there is a free one");
         assert!(PORTS.contains(&address.port()));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_started_again_finds_its_port_free() {
+    fn restarted_process_finds_port_free() {
         let mut ports = Ports::default();
         let address = ports.pick(LOOPBACK).expect("there is a free one");
         drop(TcpListener::bind(address).expect("it is reserved for this"));

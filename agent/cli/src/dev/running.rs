@@ -7,7 +7,7 @@
 
 use super::folder::{MemberFolder, absolute};
 use crate::error::RunError;
-use lockmesh_net::Role;
+use lockmesh_net::{Role, owner};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::ffi::OsStr;
@@ -105,7 +105,7 @@ impl Running {
         let data_dir = absolute(data_dir)?;
         let home = find_folder(&data_dir, name)?;
         let file = home.pid_file();
-        let text = match fs::read_to_string(&file) {
+        let text = match owner::read(&file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(not_running(&home, format!("there is no {}", file.display())));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_role_and_its_configuration() {
+    fn process_identified_by_role_and_config() {
         let folder = data_folder();
         let home = find_folder(folder.path(), "n1").expect("it is there");
         let is_it = |line: &str| {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_by_name() {
+    fn unknown_member_error_lists_members() {
         let folder = data_folder();
         for name in ["n2", "s1", "n17", "", "../n1", "web"] {
             let words = refused(folder.path(), name);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_without_a_number_of_a_process_that_lives() {
+    fn missing_or_dead_pid_rejected() {
         let folder = data_folder();
         let pid = folder.path().join("n1/pid");
         assert!(refused(folder.path(), "n1").starts_with("n1 does not run: there is no "));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_process_is_refused_with_how_it_was_started() {
+    fn foreign_process_not_killed() {
         let folder = data_folder();
         fs::write(folder.path().join("n1/pid"), std::process::id().to_string()).expect("it can be written");
         let words = refused(folder.path(), "n1");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn other_agents_are_found_by_their_sockets() {
+    fn other_agents_found_by_sockets() {
         let folder = data_folder();
         fs::create_dir(folder.path().join("n12")).expect("it can be made");
         for socket in ["n1/agent.sock", "n12/agent.sock", "agent.sock"] {

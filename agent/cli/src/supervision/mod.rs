@@ -318,6 +318,16 @@ impl Supervision {
         if !is_end {
             self.tick(now);
         }
+        self.apply(now, input);
+        // The input may have moved a deadline into the past.
+        if !is_end {
+            self.tick(now);
+        }
+        self.finish_if_over(now);
+        std::mem::take(&mut self.outputs)
+    }
+
+    fn apply(&mut self, now: Moment, input: Input) {
         match input {
             Input::Hold(state) => self.hold_changed(now, state),
             Input::Message(message) => self.received(now, message),
@@ -349,12 +359,6 @@ impl Supervision {
             Input::GaveBack => self.finish(),
             Input::Continued | Input::HoldEnded | Input::Tick => {}
         }
-        // The input may have moved a deadline into the past.
-        if !is_end {
-            self.tick(now);
-        }
-        self.finish_if_over(now);
-        std::mem::take(&mut self.outputs)
     }
 
     /// Performs what is due.

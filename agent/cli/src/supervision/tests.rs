@@ -89,7 +89,7 @@ fn renewed_deadline_replaces_earlier_one() {
 }
 
 #[test]
-fn killed_command_is_not_saved_by_renewal() {
+fn renewal_after_kill_ignored() {
     let mut guard = guard();
     guard.handle(at(9_950), Input::Tick);
     assert_eq!(guard.handle(at(9_955), Input::Hold(GuardState::Safe { deadline: at(15_000) })), []);
@@ -98,7 +98,7 @@ fn killed_command_is_not_saved_by_renewal() {
 }
 
 #[test]
-fn dead_guard_leaves_grace_within_deadline() {
+fn dead_guard_grace_ends_by_deadline() {
     for (died_at, killed_at) in [(1_000, 6_000), (7_000, 9_950)] {
         let mut supervisor = supervisor();
         assert_eq!(
@@ -111,7 +111,7 @@ fn dead_guard_leaves_grace_within_deadline() {
 }
 
 #[test]
-fn dead_guards_hold_is_given_back_after_tree() {
+fn dead_guards_hold_released_after_tree() {
     let mut supervisor = supervisor();
     supervisor.handle(at(1_000), Input::PeerGone);
     assert_eq!(supervisor.handle(at(1_100), Input::Exited(End::Killed(15))), []);
@@ -123,7 +123,7 @@ fn dead_guards_hold_is_given_back_after_tree() {
 }
 
 #[test]
-fn supervisor_leaves_end_of_hold_to_guard() {
+fn supervisor_leaves_release_to_guard() {
     let mut supervisor = supervisor();
     assert_eq!(
         supervisor.handle(at(100), Input::Exited(End::Code(0))),
@@ -147,7 +147,7 @@ fn supervisor_leaves_end_of_hold_to_guard() {
 }
 
 #[test]
-fn supervisor_of_stopped_guard_gives_back_at_once() {
+fn supervisor_of_stopped_guard_releases_immediately() {
     let mut supervisor = supervisor();
     supervisor.handle(at(100), Input::Exited(End::Code(0)));
     assert_eq!(
@@ -157,7 +157,7 @@ fn supervisor_of_stopped_guard_gives_back_at_once() {
 }
 
 #[test]
-fn hold_is_overdue_at_its_deadline_although_guard_kills_before() {
+fn kill_deadline_does_not_shorten_hold() {
     let mut supervisor = supervisor();
     supervisor.handle(at(501), Input::Message(Message::Deadline(at(500))));
     let outputs = supervisor.handle(at(510), Input::TreeGone { guard_runs: false });
@@ -165,7 +165,7 @@ fn hold_is_overdue_at_its_deadline_although_guard_kills_before() {
 }
 
 #[test]
-fn supervisor_waits_longer_for_guard_that_kills() {
+fn supervisor_waits_longer_for_killing_guard() {
     // The last is a renewal that a stopped supervisor reads late.
     for (deadline, gives_back_at) in [(None, 20_500), (Some(9_950), 23_000), (Some(14_000), 20_500)] {
         let mut supervisor = supervisor();
@@ -179,7 +179,7 @@ fn supervisor_waits_longer_for_guard_that_kills() {
 }
 
 #[test]
-fn guard_releases_when_tree_has_ended() {
+fn guard_releases_after_tree_end() {
     let mut guard = guard();
     assert_eq!(guard.handle(at(100), Input::Message(Message::Exited(End::Code(3)))), []);
     assert_eq!(guard.handle(at(1_100), Input::Tick), [Output::Report(Report::Remainder)]);
@@ -189,14 +189,14 @@ fn guard_releases_when_tree_has_ended() {
 
 /// The guard was stopped meanwhile.
 #[test]
-fn end_before_the_deadline_is_no_loss_although_it_is_read_after() {
+fn late_read_exit_is_no_loss() {
     let mut guard = guard();
     assert_eq!(guard.handle(at(60_000), Input::Message(Message::Exited(End::Code(0)))), []);
     assert_eq!(guard.handle(at(60_000), Input::Message(Message::TreeGone)), [finished(End::Code(0), None)]);
 }
 
 #[test]
-fn signal_after_the_end_is_dropped() {
+fn signal_after_exit_dropped() {
     let mut supervisor = supervisor();
     supervisor.handle(at(100), Input::Exited(End::Code(0)));
     supervisor.handle(at(100), Input::TreeGone { guard_runs: true });
@@ -204,7 +204,7 @@ fn signal_after_the_end_is_dropped() {
 }
 
 #[test]
-fn grace_of_a_loss_ends_before_the_deadline() {
+fn loss_grace_capped_by_deadline() {
     let mut guard = guard();
     guard.handle(at(8_000), Input::Stop(TERM));
     let outputs = guard.handle(at(9_000), lost(Loss::Unwatched("no leader".into())));
@@ -212,7 +212,7 @@ fn grace_of_a_loss_ends_before_the_deadline() {
 }
 
 #[test]
-fn uncovered_descendants_do_not_keep_hold() {
+fn uncovered_descendants_do_not_delay_release() {
     let uncovered = Terms { covers_descendants: false, ..terms(Some(10_000)) };
     let mut guard = Supervision::new(Role::Guard(OnJeopardy::Ignore), uncovered);
     guard.handle(at(0), Input::Message(Message::Started(7)));
@@ -227,7 +227,7 @@ fn uncovered_descendants_do_not_keep_hold() {
 }
 
 #[test]
-fn loss_without_lock_delay_kills_at_once() {
+fn loss_without_lock_delay_kills_immediately() {
     for loss in [Loss::Deleted, Loss::Taken("other".into()), Loss::NodeDeadline] {
         let mut guard = guard();
         assert_eq!(
@@ -246,7 +246,7 @@ fn loss_without_lock_delay_kills_at_once() {
 }
 
 #[test]
-fn grace_after_loss_fits_lock_delay() {
+fn loss_grace_fits_lock_delay() {
     let ended = Loss::Ended("destroyed".into());
     for (lock_delay, grace) in [(15, 5_000), (2, 1_000), (0, 0)] {
         assert_eq!(grace_after(&ended, Duration::from_secs(lock_delay)), Duration::from_millis(grace));
@@ -261,7 +261,7 @@ fn grace_after_loss_fits_lock_delay() {
 }
 
 #[test]
-fn guard_takes_over_from_dead_supervisor() {
+fn guard_replaces_dead_supervisor() {
     let mut guard = guard();
     assert_eq!(
         guard.handle(at(500), Input::PeerGone),
@@ -277,7 +277,7 @@ fn guard_takes_over_from_dead_supervisor() {
 }
 
 #[test]
-fn guard_kills_supervisor_that_stands_still() {
+fn guard_kills_unresponsive_supervisor() {
     let mut guard = guard();
     guard.handle(at(9_950), Input::Tick);
     assert_eq!(guard.handle(at(10_049), lost(Loss::NodeDeadline))[0], Output::KillTree);
@@ -310,7 +310,7 @@ fn signals_go_through_supervisor() {
 }
 
 #[test]
-fn signal_that_ends_lost_command_is_reported() {
+fn interrupt_of_lost_command_reported() {
     let gone = |end| [Message::Exited(end), Message::TreeGone].map(Input::Message);
     // (signal, before the loss, end of the command, reported)
     for (signal, comes_before, end, is_interrupted) in [
@@ -331,7 +331,7 @@ fn signal_that_ends_lost_command_is_reported() {
 }
 
 #[test]
-fn lost_command_does_not_continue_after_suspension() {
+fn resume_after_deadline_kills_command() {
     let mut guard = guard();
     guard.handle(at(1), Input::Suspend);
     assert_eq!(guard.handle(at(20_000), Input::Continued)[0], Output::KillTree);
@@ -355,7 +355,7 @@ fn jeopardy_terminates_command_on_request() {
 }
 
 #[test]
-fn command_is_not_started_after_deadline() {
+fn command_not_started_after_deadline() {
     let supervisor = Supervision::new(Role::Supervisor, terms(Some(10_000)));
     assert!(supervisor.may_start(at(9_949)) && !supervisor.may_start(at(9_950)));
     assert!(Supervision::new(Role::Supervisor, terms(None)).may_start(at(99_999)));

@@ -250,7 +250,7 @@ impl Hold {
                 self.look(cx);
             }
             Ok(Acquired::Refused { .. }) => {
-                let reason = "another session holds the contender's own key".into();
+                let reason = "has a contender's key that another session holds".into();
                 self.turn_failed(Error::Conflict { key: self.goal.name().to_owned(), reason }, cx);
             }
             Err(error) => self.turn_failed(error, cx),

@@ -140,9 +140,9 @@ impl Goal {
 /// The use of a key by its flags, for people.
 fn use_of(entry: &Entry) -> String {
     match entry.flags {
-        SEMAPHORE_FLAGS => "it is a semaphore".into(),
-        LOCK_FLAGS => "it is a lock".into(),
-        flags => format!("it is a key with flags {flags:#x}"),
+        SEMAPHORE_FLAGS => "is a semaphore".into(),
+        LOCK_FLAGS => "is a lock".into(),
+        flags => format!("is a key with flags {flags:#x}"),
     }
 }
 
@@ -152,7 +152,11 @@ impl LockGoal {
         if entry.flags == self.flags {
             return Ok(());
         }
-        let reason = format!("{}, not a lock with flags {:#x}", use_of(entry), self.flags);
+        let expected = match self.flags {
+            LOCK_FLAGS => "a lock".into(),
+            flags => format!("a lock with flags {flags:#x}"),
+        };
+        let reason = format!("{}, not {expected}", use_of(entry));
         Err(Error::Conflict { key: self.key.clone(), reason })
     }
 
@@ -197,7 +201,7 @@ impl SlotGoal {
         if entry.flags != SEMAPHORE_FLAGS {
             return Err(conflict(format!("{}, not a semaphore", use_of(entry))));
         }
-        Slots::parse(entry, self.limit).map(Some).map_err(conflict)
+        Slots::parse(entry, self.limit).map(Some).map_err(|error| conflict(error.to_string()))
     }
 
     /// Returns the write of this list, which fails if the list was changed since it was read.
@@ -215,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_at_the_key_is_judged() {
+    fn entry_determines_hold_or_loss() {
         let lock = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::new(), flags: 0 });
         let held_by = |session: Option<&str>| Entry { session: session.map(Into::into), ..Entry::default() };
         let judge = |entry: Option<Entry>| {

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn renews_well_before_half_of_the_ttl() {
+    fn renews_before_half_of_ttl() {
         for spread in [0.0, 1.0] {
             let lease = Lease::new(TTL, at(0), spread);
             let Step::Sleep(until) = lease.step(at(0)) else { panic!("{:?}", lease.step(at(0))) };
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_counts_from_the_sending() {
+    fn deadline_counts_from_send_time() {
         let mut lease = Lease::new(TTL, at(0), 0.0);
         assert_eq!(lease.deadline(), at(9_500));
         // Sent at 3 s, acknowledged at any time.
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_of_an_older_renewal_takes_nothing_back() {
+    fn stale_acknowledgement_keeps_deadline() {
         let mut lease = Lease::new(TTL, at(5_000), 0.0);
         lease.renewed(at(3_000), 0.0);
         assert_eq!(lease.deadline(), at(14_500));
     }
 
     #[test]
-    fn failures_are_outlived_until_the_deadline() {
+    fn failed_renewals_retried_until_deadline() {
         let mut lease = Lease::new(TTL, at(0), 0.0);
         let (mut now, mut tries, mut jitter) = (at(3_100), 0, Jitter::new(1));
         loop {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_that_a_ttl_tolerates_costs_no_hold_however_soon_before_a_renewal_it_begins() {
+    fn outage_before_renewal_tolerated() {
         for ttl in [10, 15, 26, 30].map(Duration::from_secs) {
             let lease = Lease::new(ttl, at(0), 1.0);
             let Step::Sleep(renewal) = lease.step(at(0)) else { panic!("{ttl:?}") };
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_ttl_keeps_a_margin() {
+    fn short_ttl_keeps_margin() {
         let lease = Lease::new(Duration::from_millis(500), at(0), 0.0);
         assert_eq!(lease.deadline(), at(450));
         assert!(matches!(lease.step(at(0)), Step::Sleep(until) if until <= at(200)));

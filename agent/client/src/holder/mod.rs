@@ -68,7 +68,7 @@ pub use grant_check::MAX_STALENESS;
 pub use id::{HoldId, HolderRequest};
 pub use input::{CreatedSession, Input, Response, WaitLimit, Wanted};
 pub use moment::Moment;
-pub use node_lease::{NodeLease, NodeLeaseState};
+pub use node_lease::{NodeLease, NodeLeaseState, UnknownState};
 pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
 pub use slots::Slots;
 pub use state::GuardState;

@@ -26,12 +26,17 @@ pub struct NodeLease {
     pub index: u64,
 }
 
+/// The state of an event that this version does not know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown session state {0:?}")]
+pub struct UnknownState(String);
+
 impl NodeLease {
     /// Converts an event that was received at `now` to this host's clock.
     ///
     /// # Errors
     /// The event has an unknown state and is ignored.
-    pub fn of(event: SessionEvent, now: Moment) -> Result<Self, String> {
+    pub fn of(event: SessionEvent, now: Moment) -> Result<Self, UnknownState> {
         let moment = |nanoseconds| Moment::default() + Duration::from_nanos(nanoseconds);
         // Both ends share one clock, unless the agent runs on another host or in another time
         // namespace. In that case its deadline is meaningless here, and must not exceed the
@@ -45,7 +50,7 @@ impl NodeLease {
             },
             ("suspended", _) => NodeLeaseState::Suspended,
             ("lost", _) => NodeLeaseState::Lost(event.reason),
-            (other, _) => return Err(format!("unknown session state {other:?}")),
+            (other, _) => return Err(UnknownState(other.into())),
         };
         Ok(Self { state, index: event.index })
     }
@@ -132,6 +137,11 @@ impl NodeWatch {
         }
     }
 
+    /// Returns `true` if a renewal of the node's lease is overdue before the deadline.
+    pub(super) fn is_late(&self, now: Moment) -> bool {
+        matches!(self.belief, Belief::Until { jeopardy_at, .. } if now >= jeopardy_at)
+    }
+
     /// Returns `true` if the reported deadline has passed.
     pub(super) fn is_overdue(&self, now: Moment) -> bool {
         matches!(self.belief, Belief::Until { deadline, .. } if now >= deadline)
@@ -168,14 +178,10 @@ impl NodeWatch {
     /// Records a report that the session is alive until a deadline that has not passed yet. Returns
     /// `true` if it was suspended or unconfirmed before.
     pub(super) fn extend(&mut self, deadline: Moment, jeopardy_at: Moment) -> bool {
-        let (was_believed, promised) = match self.belief {
-            Belief::Until { deadline: promised, .. } => (true, promised),
-            Belief::Unbound => (true, deadline),
-            Belief::Unheard(_) | Belief::Suspended => (false, deadline),
-        };
-        // Earlier promises stay valid, for example those of an agent process that announced its
-        // restart. The jeopardy deadline comes from the process that reports now.
-        self.belief = Belief::Until { deadline: deadline.max(promised), jeopardy_at };
+        let was_believed = matches!(self.belief, Belief::Until { .. } | Belief::Unbound);
+        // It replaces the promise of an agent that announced its restart: with the next poll, the
+        // guard confirms to the next process that it relies on this deadline.
+        self.belief = Belief::Until { deadline, jeopardy_at };
         !was_believed
     }
 
@@ -202,10 +208,9 @@ impl NodeWatch {
         }
     }
 
-    /// Schedules a retry with backoff. It may reach another process, so it requests the current
-    /// state.
+    /// Schedules a retry with backoff. The index remains: another process of the agent recognizes
+    /// by it which promise this guard has, and replies at once.
     pub(super) fn failed(&mut self, now: Moment, jitter: &mut Jitter) {
-        self.index = 0;
         self.asks_at = Some(now + self.backoff.failed(jitter));
     }
 }

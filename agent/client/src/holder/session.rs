@@ -234,7 +234,7 @@ impl Context {
         let Some(kept) = self.session.current_mut() else { return false };
         if kept.node.overdue_at().is_some_and(|at| at <= now) {
             let poll = kept.node.request.take();
-            (kept.node.index, kept.node.asks_at) = (0, Some(now));
+            kept.node.asks_at = Some(now);
             self.cancel(poll);
         }
         let Some(kept) = self.session.current_mut() else { return false };
@@ -260,6 +260,7 @@ impl Context {
             Ok(report) => report,
             Err(error) => return self.node_lease_unknown(&error),
         };
+        let before = kept.node.index;
         kept.node.answered(now, index);
         match state {
             NodeLeaseState::Lost(reason) => Some(SessionChange::Gone(Loss::Ended(reason))),
@@ -271,7 +272,13 @@ impl Context {
                 let is_confirmed = kept.node.extend(deadline, jeopardy_at);
                 is_confirmed.then(|| self.confirmed(was_suspended))
             }
-            NodeLeaseState::Until { .. } | NodeLeaseState::Suspended => {
+            NodeLeaseState::Until { .. } => {
+                // It came too late. A query behind its index would confirm that it counts.
+                kept.node.index = before;
+                kept.node.suspend(now);
+                None
+            }
+            NodeLeaseState::Suspended => {
                 kept.node.suspend(now);
                 None
             }
@@ -372,22 +379,28 @@ impl Context {
 
     /// Cancels the creation of a session, and returns the current one with the reason of its end. A
     /// session that is created nevertheless ends with its TTL.
-    pub(super) fn session_to_end(&mut self) -> Option<(String, EndReason)> {
+    pub(super) fn session_to_end(&mut self, is_given_up: bool) -> Option<(String, EndReason)> {
         let creation = self.session.creation.take();
         self.cancel(creation);
-        let reason = if self.is_suspended() { EndReason::GivenUp(None) } else { EndReason::Closed };
+        let is_given_up = is_given_up || self.is_suspended();
+        let reason = if is_given_up { EndReason::GivenUp(None) } else { EndReason::Closed };
         Some((self.session.id()?.to_owned(), reason))
     }
 
     /// Ends a session that serves one hold, with that hold; returns `false` if it was lost before.
     /// If a caller waits, the agent is called once, and its reply is reported.
-    pub(super) fn end_with_hold(&mut self, hold: HoldId, is_awaited: bool) -> bool {
-        let Some(session) = self.session_to_end() else { return false };
+    pub(super) fn end_with_hold(&mut self, hold: HoldId, is_awaited: bool, is_given_up: bool) -> bool {
+        let Some(session) = self.session_to_end(is_given_up) else { return false };
         let ends = self.lose_session(&Loss::Closed);
         if ends {
             self.begin_ending(session, if is_awaited { 1 } else { DESTROY_TRIES }, Then::Hold(hold));
         }
         ends
+    }
+
+    /// Returns `true` if a renewal of the node's lease is overdue, or was until its deadline.
+    pub(super) fn is_late(&self) -> bool {
+        self.is_suspended() || self.session.kept.as_ref().is_some_and(|kept| kept.node.is_late(self.now))
     }
 
     /// Returns `true` if the node's deadline has passed and the agent has not confirmed the session

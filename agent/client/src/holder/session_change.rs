@@ -123,7 +123,8 @@ impl Holder {
     /// Ends the session; returns `false` if it was lost before. If its caller waits, the agent is
     /// called once, and its reply is reported.
     fn end_session(&mut self, tries: u32, then: Then) -> bool {
-        let Some(session) = self.cx.session_to_end() else { return false };
+        let is_given_up = self.is_abandoned && self.cx.is_late();
+        let Some(session) = self.cx.session_to_end(is_given_up) else { return false };
         let ends = self.lose_session(&Loss::Closed);
         if ends {
             self.cx.begin_ending(session, tries, then);

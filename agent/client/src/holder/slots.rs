@@ -21,6 +21,11 @@ pub struct Slots {
     pub(crate) modify_index: u64,
 }
 
+/// The value of a key is no such list.
+#[derive(Debug, thiserror::Error)]
+#[error("is not the list of a semaphore's holders ({0})")]
+pub(crate) struct NotSlots(#[from] serde_json::Error);
+
 impl Slots {
     /// Creates a list with all slots free.
     pub(crate) fn empty(limit: usize) -> Self {
@@ -53,14 +58,12 @@ impl Slots {
         self.holders.contains_key(session)
     }
 
-    /// Parses the list; an empty one has `limit` slots. The error describes the mismatch.
-    pub(crate) fn parse(entry: &Entry, limit: usize) -> Result<Self, String> {
+    /// Parses the list; an empty one has `limit` slots.
+    pub(crate) fn parse(entry: &Entry, limit: usize) -> Result<Self, NotSlots> {
         if entry.value.is_empty() {
             return Ok(Self { modify_index: entry.modify_index, ..Self::empty(limit) });
         }
-        let slots = Self::from_json(&entry.value)
-            .map_err(|error| format!("not the list of a semaphore's holders: {error}"))?;
-        Ok(Self { modify_index: entry.modify_index, ..slots })
+        Ok(Self { modify_index: entry.modify_index, ..Self::from_json(&entry.value)? })
     }
 
     /// Removes all holders whose session holds none of these contender entries.

@@ -62,7 +62,7 @@ impl SessionKeeper {
     }
 
     /// Waits until the session is lost or suspended, and returns the reason: see
-    /// [`crate::LockGuard::lost`].
+    /// [`crate::HoldGuard::lost`].
     pub async fn lost(&self) -> Loss {
         self.driver.lost().await
     }

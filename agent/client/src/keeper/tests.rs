@@ -12,7 +12,7 @@ async fn kept(fake: &Fake) -> SessionKeeper {
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_renewed_as_long_as_it_is_kept() {
+async fn session_renewed_while_kept() {
     let fake = Fake::start();
     let keeper = kept(&fake).await;
     for _ in 0..600 {
@@ -25,7 +25,7 @@ async fn is_renewed_as_long_as_it_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn outlives_an_outage_that_is_shorter_than_the_lease() {
+async fn survives_outage_shorter_than_lease() {
     let fake = Fake::start();
     let keeper = kept(&fake).await;
     sleep(Duration::from_secs(3)).await;
@@ -46,7 +46,7 @@ async fn outlives_an_outage_that_is_shorter_than_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_lost_at_its_deadline_and_not_later() {
+async fn lost_exactly_at_deadline() {
     let fake = Fake::start();
     let begun = Instant::now();
     let keeper = kept(&fake).await;
@@ -66,7 +66,7 @@ async fn is_lost_at_its_deadline_and_not_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_lost_when_the_cluster_says_so() {
+async fn lost_when_cluster_ends_session() {
     let fake = Fake::start();
     let keeper = kept(&fake).await;
     fake.end_session(keeper.id(), Duration::ZERO);
@@ -88,7 +88,7 @@ async fn ends_with_its_last_handle() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_is_not_there_is_named() {
+async fn missing_agent_reported_as_unreachable() {
     let fake = Fake::start();
     let client = fake.client();
     drop(fake);
@@ -97,7 +97,7 @@ async fn an_agent_that_is_not_there_is_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_could_never_be_believed_in_is_not_asked_for() {
+async fn invalid_ttl_rejected_before_request() {
     let fake = Fake::start();
     for ttl in [Duration::ZERO, Duration::from_millis(99), Duration::from_secs(86_401)] {
         let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("test") };

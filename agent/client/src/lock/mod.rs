@@ -17,6 +17,7 @@ pub use guard::LockGuard;
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::guard::HoldGuard;
 use crate::holder::{Goal, LockGoal, Moment, WaitLimit, Wanted};
 use crate::keeper::{SessionKeeper, Source};
 use crate::read::Read;
@@ -153,7 +154,8 @@ impl Lock {
         let driver = self.source.driver(&self.client)?;
         let goal = Goal::Lock(self.goal.clone());
         let acquired = driver.acquire(Wanted { goal, wait_limit, watch_retries: self.watch_retries }).await?;
-        Ok(acquired.map(|(hold, grant)| LockGuard::new(self.client.clone(), self.goal.clone(), hold, grant)))
+        let guard = |guard| LockGuard::new(self.client.clone(), self.goal.clone(), guard);
+        Ok(acquired.map(|(hold, grant)| guard(HoldGuard::new(hold, grant))))
     }
 }
 

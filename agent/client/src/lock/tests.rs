@@ -14,7 +14,7 @@ fn lock(fake: &Fake) -> Lock {
 }
 
 #[tokio::test(start_paused = true)]
-async fn is_taken_watched_and_given_back() {
+async fn acquire_hold_and_release() {
     let fake = Fake::start();
     let guard = lock(&fake).acquire().await.expect("free");
     assert_eq!(fake.holder("job").as_deref(), Some(guard.session()));
@@ -29,7 +29,7 @@ async fn is_taken_watched_and_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn goes_from_one_contender_to_the_next_with_a_greater_fence() {
+async fn fence_increases_with_next_holder() {
     let fake = Fake::start();
     let first = lock(&fake).acquire().await.expect("free");
     assert!(lock(&fake).try_acquire().await.expect("no error").is_none());
@@ -49,7 +49,7 @@ async fn goes_from_one_contender_to_the_next_with_a_greater_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waits_in_the_queue_minute_after_minute() {
+async fn queued_acquire_repeated_each_minute() {
     let fake = Fake::start();
     let first = lock(&fake).acquire().await.expect("free");
     let waiting = lock(&fake);
@@ -63,7 +63,7 @@ async fn waits_in_the_queue_minute_after_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn looks_again_and_again_where_the_agent_knows_no_queues() {
+async fn blocking_read_replaces_missing_queue() {
     let fake = Fake::start();
     fake.forget_queues();
     let first = lock(&fake).acquire().await.expect("free");
@@ -82,7 +82,7 @@ async fn looks_again_and_again_where_the_agent_knows_no_queues() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_delay_is_waited_out_and_not_longer() {
+async fn lock_delay_waited_out_exactly() {
     let fake = Fake::start();
     let first = lock(&fake).acquire().await.expect("free");
     fake.end_session(first.session(), Duration::from_secs(15));
@@ -95,7 +95,7 @@ async fn a_lock_delay_is_waited_out_and_not_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_way_of_losing_it_is_told() {
+async fn every_loss_cause_reported() {
     let fake = Fake::start();
     let guard = lock(&fake).acquire().await.expect("free");
     fake.delete("job");
@@ -121,7 +121,7 @@ async fn each_way_of_losing_it_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn transient_errors_cost_neither_the_wait_nor_the_hold() {
+async fn transient_errors_keep_wait_and_hold() {
     let fake = Fake::start();
     fake.fail("kv/job", Fault::Status(500, "No cluster leader"), 3);
     let guard = lock(&fake).acquire().await.expect("after three failures");
@@ -136,7 +136,7 @@ async fn transient_errors_cost_neither_the_wait_nor_the_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_answer_is_lost_is_found_again() {
+async fn lost_acquire_reply_recovered() {
     let fake = Fake::start();
     fake.fail("acquire=", Fault::DoneUnheard, 1);
     let guard = lock(&fake).acquire().await.expect("at the second try");
@@ -151,7 +151,7 @@ async fn a_grant_whose_answer_is_lost_is_found_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_did_nothing_says_nothing_of_the_one_before() {
+async fn failed_attempt_keeps_earlier_outcome_unknown() {
     let fake = Fake::start();
     let keeper = SessionKeeper::create(&fake.client(), &SessionOptions::default()).await.expect("a session");
     fake.fail("acquire=", Fault::DoneUnheard, 1);
@@ -162,7 +162,7 @@ async fn an_attempt_that_did_nothing_says_nothing_of_the_one_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_ends_the_wait_whatever_its_words() {
+async fn refusal_ends_wait() {
     let fake = Fake::start();
     fake.fail("acquire=", Fault::Outcome(500, Outcome::Refused, "an unknown text"), usize::MAX);
     let error = lock(&fake).acquire().await.expect_err("refused");
@@ -171,7 +171,7 @@ async fn a_refusal_ends_the_wait_whatever_its_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_dropped_leaves_nothing_behind() {
+async fn dropped_wait_cleans_up() {
     let fake = Fake::start();
     fake.fail("acquire=", Fault::Silence, 1);
     let client = fake.client();
@@ -186,7 +186,7 @@ async fn a_wait_that_is_dropped_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_dies_while_waiting_is_replaced() {
+async fn session_lost_while_waiting_replaced() {
     let fake = Fake::start();
     fake.write("job", "", LOCK_FLAGS, "another");
     let waiting = lock(&fake);
@@ -200,7 +200,7 @@ async fn a_session_that_dies_while_waiting_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shared_session_outlives_its_locks() {
+async fn shared_session_outlives_locks() {
     let fake = Fake::start();
     let keeper = SessionKeeper::create(&fake.client(), &SessionOptions::default()).await.expect("a session");
     let guard = lock(&fake).shared_session(&keeper).acquire().await.expect("free");
@@ -217,16 +217,17 @@ async fn a_shared_session_outlives_its_locks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_that_is_no_lock_is_not_touched() {
+async fn non_lock_key_untouched() {
     let fake = Fake::start();
     fake.write("job", "precious", 42, "");
     let error = lock(&fake).acquire().await.expect_err("not a lock");
-    assert!(matches!(error, Error::Conflict { .. }), "{error}");
+    let text = "\"job\" is a key with flags 0x2a, not a lock: choose another name, or remove it";
+    assert!(matches!(error, Error::Conflict { .. }) && error.to_string() == text, "{error}");
     assert_eq!((fake.value("job").as_deref(), fake.sessions()), (Some("precious"), 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn counted_retries_give_the_hold_up() {
+async fn watch_retry_limit_ends_hold() {
     let fake = Fake::start();
     let guard = lock(&fake).watch_retries(Some(2)).acquire().await.expect("free");
     fake.fail("consistent", Fault::Status(500, "No cluster leader"), usize::MAX);
@@ -237,7 +238,7 @@ async fn counted_retries_give_the_hold_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_holder_may_change_the_value() {
+async fn holder_updates_value() {
     let fake = Fake::start();
     let mut guard = lock(&fake).acquire().await.expect("free");
     guard.update("busy").await.expect("still held");
@@ -250,7 +251,7 @@ async fn the_holder_may_change_the_value() {
 const PROMISE: Duration = Duration::from_millis(4_750);
 
 #[tokio::test(start_paused = true)]
-async fn is_held_no_longer_than_the_agent_vouches_for_its_node() {
+async fn hold_bounded_by_node_lease() {
     let fake = Fake::start();
     fake.renew_node_lease(PROMISE);
     let guard = lock(&fake).acquire().await.expect("free");
@@ -278,7 +279,7 @@ async fn is_held_no_longer_than_the_agent_vouches_for_its_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_dies_leaves_it_suspended_and_then_says_why_it_is_lost() {
+async fn dead_agent_suspends_then_reports_loss() {
     let fake = Fake::start();
     fake.renew_node_lease(PROMISE);
     let guard = lock(&fake).acquire().await.expect("free");
@@ -295,7 +296,7 @@ async fn an_agent_that_dies_leaves_it_suspended_and_then_says_why_it_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lock_of_dead_process_is_given_back_without_delay() {
+async fn dead_process_lock_released_without_delay() {
     let fake = Fake::start();
     let dead = lock(&fake).acquire().await.expect("free");
     fake.fail("release=", Fault::DoneUnheard, 1);
@@ -311,7 +312,7 @@ async fn lock_of_dead_process_is_given_back_without_delay() {
 
 /// The wait in the queue is granted, and a proxy swallows the reply.
 #[tokio::test(start_paused = true)]
-async fn grant_without_reply_is_found_by_a_read() {
+async fn unreported_grant_found_by_read() {
     let fake = Fake::start();
     let first = lock(&fake).acquire().await.expect("free");
     fake.fail("acquire=session-2", Fault::DoneSilently, 1);
@@ -326,7 +327,7 @@ async fn grant_without_reply_is_found_by_a_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wait_ends_at_its_limit_without_an_agent_that_replies() {
+async fn wait_limit_applies_without_replies() {
     let fake = Fake::start();
     fake.fail("", Fault::Silence, usize::MAX);
     let begun = Instant::now();
@@ -336,7 +337,7 @@ async fn wait_ends_at_its_limit_without_an_agent_that_replies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_knows_the_sessions_of_its_guards() {
+async fn client_tracks_guard_sessions() {
     let fake = Fake::start();
     let client = fake.client();
     let guard = Lock::new(&client, "job").acquire().await.expect("free");

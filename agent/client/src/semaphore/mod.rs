@@ -1,8 +1,4 @@
-//! A semaphore of N slots on a prefix, and the guard of a slot.
-//!
-//! | module | contents |
-//! |---|---|
-//! | [`guard`] | the guard of a held slot |
+//! A semaphore of N slots on a prefix.
 //!
 //! Acquiring, watching and releasing are decided in [`crate::holder`].
 //!
@@ -11,18 +7,18 @@
 //! `<prefix>/.lock` is only changed by compare-and-set. The next contender that enters removes
 //! holders whose contender key is gone.
 
-mod guard;
-
-pub use guard::SemaphoreGuard;
-
 use crate::client::Client;
 use crate::driver::Driver;
 use crate::error::Error;
+use crate::guard::HoldGuard;
 use crate::holder::{Goal, Moment, SessionUse, SlotGoal, WaitLimit, Wanted};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
 use std::time::Duration;
+
+/// A held slot.
+pub type SemaphoreGuard = HoldGuard;
 
 /// A semaphore whose slots can be acquired. No request is sent before that.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ fn holders(fake: &Fake) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lets_as_many_in_as_it_has_slots() {
+async fn admits_up_to_slot_count() {
     let fake = Fake::start();
     let first = semaphore(&fake).acquire().await.expect("a free slot");
     let second = semaphore(&fake).acquire().await.expect("a free slot");
@@ -50,7 +50,7 @@ async fn the_dead_are_struck_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_a_slot_back_leaves_the_others_theirs() {
+async fn release_keeps_other_holders() {
     let fake = Fake::start();
     let first = semaphore(&fake).acquire().await.expect("a free slot");
     let second = semaphore(&fake).acquire().await.expect("a free slot");
@@ -60,7 +60,7 @@ async fn giving_a_slot_back_leaves_the_others_theirs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_way_of_losing_a_slot_is_told() {
+async fn every_slot_loss_cause_reported() {
     let fake = Fake::start();
     let guard = semaphore(&fake).acquire().await.expect("a free slot");
     fake.write("pool/.lock", r#"{"Limit":2,"Holders":{}}"#, SEMAPHORE_FLAGS, "");
@@ -78,7 +78,7 @@ async fn each_way_of_losing_a_slot_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_entry_whose_answer_is_lost_is_found_again() {
+async fn lost_entry_reply_recovered() {
     let fake = Fake::start();
     fake.fail("cas=", Fault::DoneUnheard, 1);
     let guard = semaphore(&fake).acquire().await.expect("at the second try");
@@ -88,7 +88,7 @@ async fn an_entry_whose_answer_is_lost_is_found_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_limit_or_another_use_is_refused() {
+async fn different_limit_or_use_rejected() {
     let fake = Fake::start();
     let _guard = semaphore(&fake).acquire().await.expect("a free slot");
     let other = Semaphore::new(&fake.client(), "pool", 3);
@@ -102,7 +102,7 @@ async fn another_limit_or_another_use_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_limit_is_accepted_once_all_holders_have_left() {
+async fn new_limit_accepted_without_holders() {
     let fake = Fake::start();
     semaphore(&fake).acquire().await.expect("a free slot").release().await.expect("released");
     let other = Semaphore::new(&fake.client(), "pool", 3);
@@ -113,7 +113,7 @@ async fn another_limit_is_accepted_once_all_holders_have_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn slot_of_dead_process_is_given_back_alone() {
+async fn dead_process_slot_released_alone() {
     let fake = Fake::start();
     let dead = semaphore(&fake).acquire().await.expect("a free slot");
     let other = semaphore(&fake).acquire().await.expect("a free slot");

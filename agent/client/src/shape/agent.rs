@@ -67,7 +67,7 @@ pub struct Service {
     /// A hash of everything else, in a reply about one service.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub content_hash: String,
-    /// Its settings as a proxy, as they were registered.
+    /// Its settings as a proxy, as they were registered; absent unless it is a proxy or a gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<Proxy>,
     /// Its settings for a service mesh, as they were registered.

@@ -178,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn compact_has_no_spaces_and_no_newline() {
+    fn compact_has_no_whitespace() {
         assert_eq!(compact(&json!({"a": [1, 2, {}], "b": null})), r#"{"a":[1,2,{}],"b":null}"#);
     }
 
     #[test]
-    fn an_array_item_by_item_is_the_same_as_at_once() {
+    fn streamed_array_equals_whole() {
         let items = [json!({"a": [1, {}]}), json!("<"), json!([])];
         for (layout, count) in
             [(Layout::COMPACT, 3), (Layout::PRETTY, 3), (Layout::COMPACT, 0), (Layout::PRETTY, 0)]
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn pretty_indents_by_four_and_ends_the_line() {
+    fn pretty_indents_by_four_spaces() {
         let text =
             String::from_utf8(render(&json!([{"A": [], "B": {}, "C": [1, 2]}]), Layout::PRETTY)).unwrap();
         let expected = "[\n    {\n        \"A\": [],\n        \"B\": {},\n        \"C\": [\n            1,\n            2\n        ]\n    }\n]\n";

@@ -170,4 +170,6 @@ pub struct Server {
     pub last_contact: String,
     /// Set if the leader has contact with it and it does not lag; `null` if unknown.
     pub healthy: Option<bool>,
+    /// Its version, with the commit of its build if known; empty if it was not connected.
+    pub version: String,
 }

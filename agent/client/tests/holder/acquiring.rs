@@ -7,14 +7,14 @@ fn until(story_time: Duration) -> WaitLimit {
 }
 
 #[test]
-fn a_free_lock_is_looked_at_and_taken() {
+fn free_lock_read_then_acquired() {
     let story = Story::holding();
     assert_eq!(story.log, ["create", "get", "acquire", "get"]);
     assert_eq!(story.remaining(), BELIEF);
 }
 
 #[test]
-fn whoever_has_to_wait_stands_in_the_queue_minute_after_minute() {
+fn queued_acquire_repeated_each_minute() {
     let mut story = Story::wanting(WaitLimit::Endless);
     for _ in 0..3 {
         story.answer("get", job_held_by("S2", 8));
@@ -30,7 +30,7 @@ fn whoever_has_to_wait_stands_in_the_queue_minute_after_minute() {
 }
 
 #[test]
-fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
+fn blocking_read_replaces_missing_queue() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     story.answer("acquire", refused(None));
@@ -49,7 +49,7 @@ fn where_there_is_no_queue_it_looks_again_when_there_is_news() {
 }
 
 #[test]
-fn a_lock_delay_is_waited_out_and_not_longer() {
+fn retries_when_lock_delay_ends() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", nothing_there());
     story.answer("acquire", refused(Some(15 * SECOND)));
@@ -60,7 +60,7 @@ fn a_lock_delay_is_waited_out_and_not_longer() {
 }
 
 #[test]
-fn a_lock_delay_without_a_number_is_asked_about_once_a_second() {
+fn single_attempt_fails_during_lock_delay() {
     let mut story = Story::wanting(WaitLimit::Once);
     story.answer("get", nothing_there());
     story.answer("acquire", refused(None));
@@ -84,7 +84,7 @@ fn one_turn_is_one_turn() {
 }
 
 #[test]
-fn transient_errors_are_ridden_out_once_there_is_a_session() {
+fn transient_errors_retried_after_session_creation() {
     let mut story = Story::wanting(WaitLimit::Endless);
     for _ in 0..10 {
         story.answer("get", Err(not_done()));
@@ -95,7 +95,7 @@ fn transient_errors_are_ridden_out_once_there_is_a_session() {
 }
 
 #[test]
-fn a_grant_that_was_not_heard_is_given_back() {
+fn undelivered_grant_released() {
     let mut story = Story::wanting(until(3 * SECOND));
     story.answer("get", nothing_there());
     story.pass(2 * SECOND);
@@ -112,7 +112,7 @@ fn a_grant_that_was_not_heard_is_given_back() {
 }
 
 #[test]
-fn what_was_certainly_not_done_is_not_given_back() {
+fn certainly_failed_acquire_not_released() {
     let mut story = Story::wanting(until(3 * SECOND));
     story.answer("get", nothing_there());
     story.pass(3 * SECOND);
@@ -121,7 +121,7 @@ fn what_was_certainly_not_done_is_not_given_back() {
 }
 
 #[test]
-fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
+fn dropped_acquire_cleans_up() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     assert_eq!(story.asked(), ["acquire"]);
@@ -141,7 +141,7 @@ fn an_acquisition_that_is_dropped_leaves_nothing_behind() {
 }
 
 #[test]
-fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes() {
+fn shared_session_retries_undelivered_grant_release() {
     let mut story = Story::keeping();
     story.handle_input(Input::Acquire(JOB, wanted(until(SECOND))));
     story.answer("get", nothing_there());
@@ -161,7 +161,7 @@ fn under_a_shared_session_an_unheard_grant_is_given_back_however_long_it_takes()
 }
 
 #[test]
-fn a_session_that_ends_while_it_waits_is_replaced() {
+fn session_lost_while_waiting_replaced() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.answer("get", job_held_by("S2", 8));
     story.answer("acquire", Err(invalid_session()));
@@ -180,7 +180,7 @@ fn a_session_that_ends_while_it_waits_is_replaced() {
 }
 
 #[test]
-fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
+fn grant_to_expired_session_ignored() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.renews = false;
     story.answer("get", job_held_by("S2", 8));
@@ -194,7 +194,7 @@ fn a_grant_to_a_session_that_is_believed_in_no_more_is_none() {
 }
 
 #[test]
-fn a_key_that_is_no_lock_is_not_touched() {
+fn non_lock_key_untouched() {
     let mut story = Story::wanting(WaitLimit::Endless);
     let entry = Entry { key: "job".into(), flags: 42, ..Entry::default() };
     story.answer("get", Ok(Response::Entries(vec![entry], 8)));
@@ -204,7 +204,7 @@ fn a_key_that_is_no_lock_is_not_touched() {
 }
 
 #[test]
-fn what_is_being_given_back_under_the_same_session_is_waited_for() {
+fn reacquire_waits_for_pending_release() {
     let mut story = Story::keeping();
     story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.grant(5);

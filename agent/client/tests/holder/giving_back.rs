@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_release_gives_the_lock_back_and_ends_its_session() {
+fn release_frees_lock_and_ends_session() {
     let mut story = Story::holding();
     story.handle_input(Input::Written(JOB, Bytes::from("done")));
     story.handle_input(Input::Release(JOB));
@@ -23,7 +23,7 @@ fn a_release_gives_the_lock_back_and_ends_its_session() {
 }
 
 #[test]
-fn a_release_whose_answer_was_not_heard_is_tried_again() {
+fn unanswered_release_retried() {
     let mut story = Story::holding();
     story.handle_input(Input::Release(JOB));
     story.answer("release", Err(unheard()));
@@ -36,7 +36,7 @@ fn a_release_whose_answer_was_not_heard_is_tried_again() {
 
 /// Neither *released* nor *lost before* would be true: the outcome is unknown.
 #[test]
-fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
+fn unanswered_release_unknown_at_deadline() {
     let shared = || {
         let mut story = Story::keeping();
         story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Once)));
@@ -64,7 +64,7 @@ fn a_release_that_was_not_heard_before_the_deadline_is_told_as_unknown() {
 
 /// The deadline may pass in any of its steps.
 #[test]
-fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
+fn failed_release_unavailable_at_deadline() {
     for is_asking in [false, true] {
         let mut story = Story::holding();
         story.handle_input(Input::Release(JOB));
@@ -82,7 +82,7 @@ fn a_release_that_did_not_get_through_before_the_deadline_says_why() {
 }
 
 #[test]
-fn a_release_that_finds_another_holder_says_so() {
+fn release_finding_other_holder_returns_false() {
     let mut story = Story::holding();
     story.handle_input(Input::Release(JOB));
     story.answer("release", Err(not_done()));
@@ -93,7 +93,7 @@ fn a_release_that_finds_another_holder_says_so() {
 }
 
 #[test]
-fn a_release_is_tried_until_the_deadline() {
+fn release_retried_until_deadline() {
     let mut story = Story::holding();
     story.renews = false;
     story.handle_input(Input::Release(JOB));
@@ -110,7 +110,7 @@ fn a_release_is_tried_until_the_deadline() {
 }
 
 #[test]
-fn what_was_lost_is_not_released_and_its_session_ends() {
+fn lost_hold_not_released_session_ends() {
     let mut story = Story::holding();
     story.answer("get", job_held_by("S2", 8));
     story.answer("find", Ok(Response::Found(true)));
@@ -121,7 +121,7 @@ fn what_was_lost_is_not_released_and_its_session_ends() {
 }
 
 #[test]
-fn a_guard_that_is_dropped_gives_back_in_the_background() {
+fn dropped_guard_releases_in_background() {
     let mut story = Story::holding();
     story.handle_input(Input::Drop(JOB));
     story.handle_input(Input::Abandon);
@@ -137,7 +137,7 @@ fn a_guard_that_is_dropped_gives_back_in_the_background() {
 }
 
 #[test]
-fn a_release_that_nobody_waits_for_any_more_goes_on() {
+fn abandoned_release_continues() {
     let mut story = Story::holding();
     story.handle_input(Input::Release(JOB));
     story.handle_input(Input::Drop(JOB));
@@ -148,7 +148,7 @@ fn a_release_that_nobody_waits_for_any_more_goes_on() {
 }
 
 #[test]
-fn a_session_that_cannot_be_ended_leaves_the_release_as_it_was() {
+fn failed_session_end_keeps_release_outcome() {
     let mut story = Story::holding();
     story.handle_input(Input::Release(JOB));
     story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
@@ -170,7 +170,7 @@ fn left_behind(options: SessionOptions, overdue_in: Duration) -> Story {
 }
 
 #[test]
-fn hold_of_dead_process_is_released_before_its_session_ends() {
+fn dead_process_hold_released_before_session() {
     for (was_held, answered_in, end) in [(true, 0, "destroy"), (false, 0, "destroy"), (true, 60, "give up")] {
         let mut story = left_behind(SessionOptions::named("story"), SECOND * 60);
         story.pass(SECOND * answered_in);
@@ -192,7 +192,7 @@ fn hold_of_dead_process_is_released_before_its_session_ends() {
 
 /// Both requests fail for four minutes; then both are answered within a second.
 #[test]
-fn hold_of_dead_process_is_released_when_agent_returns() {
+fn dead_process_hold_released_despite_outage() {
     let mut story = left_behind(SessionOptions::named("story"), SECOND * 3_600);
     // The supervisor stops waiting for it.
     story.handle_input(Input::Drop(JOB));
@@ -211,7 +211,7 @@ fn hold_of_dead_process_is_released_when_agent_returns() {
 
 /// The limits are 10 minutes and two TTLs.
 #[test]
-fn hold_of_dead_process_is_left_to_its_ttl_at_limit() {
+fn dead_process_hold_left_to_ttl() {
     for (ttl, limit) in [(TTL, 600), (600 * SECOND, 1_200)] {
         let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("story") };
         let mut story = left_behind(options, SECOND * 3_600);
@@ -234,7 +234,7 @@ fn hold_of_dead_process_is_left_to_its_ttl_at_limit() {
 }
 
 #[test]
-fn refused_release_of_dead_process_still_ends_its_session() {
+fn dead_process_refused_release_ends_session() {
     let mut story = left_behind(SessionOptions::named("story"), SECOND * 3_600);
     story.answer("release", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
     story.answer("destroy", Ok(Response::Done));

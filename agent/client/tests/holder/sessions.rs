@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
+fn creation_counts_from_send_time() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.renews = false;
     story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
@@ -21,7 +21,7 @@ fn the_deadline_counts_from_the_sending_of_what_was_acknowledged() {
 }
 
 #[test]
-fn a_renewal_is_counted_from_its_sending() {
+fn renewal_counts_from_send_time() {
     let mut story = Story::holding();
     story.renews = false;
     story.pass(4 * SECOND);
@@ -35,7 +35,7 @@ fn a_renewal_is_counted_from_its_sending() {
 }
 
 #[test]
-fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
+fn lost_renewals_retried_until_deadline() {
     let mut story = Story::holding();
     story.renews = false;
     let begun = story.now;
@@ -56,7 +56,7 @@ fn renewals_that_are_lost_are_tried_again_until_the_deadline() {
 }
 
 #[test]
-fn a_silent_agent_costs_the_hold_at_the_deadline() {
+fn silent_agent_ends_hold_at_deadline() {
     let mut story = Story::holding();
     story.renews = false;
     story.pass(BELIEF - MS);
@@ -67,7 +67,7 @@ fn a_silent_agent_costs_the_hold_at_the_deadline() {
 }
 
 #[test]
-fn an_answer_after_the_deadline_is_too_late() {
+fn renewal_reply_after_deadline_ignored() {
     let mut story = Story::holding();
     story.renews = false;
     story.pass(4 * SECOND);
@@ -82,7 +82,7 @@ fn an_answer_after_the_deadline_is_too_late() {
 }
 
 #[test]
-fn a_host_that_slept_through_the_deadline_knows_it_on_waking_up() {
+fn host_sleep_past_deadline_loses_hold() {
     let mut story = Story::holding();
     story.pass(2 * SECOND);
     story.suspend(3_600 * SECOND);
@@ -105,7 +105,7 @@ fn a_short_sleep_costs_nothing() {
 }
 
 #[test]
-fn a_session_that_is_gone_is_lost_at_once() {
+fn missing_session_lost_immediately() {
     let mut story = Story::holding();
     story.renews = false;
     story.pass(4 * SECOND);
@@ -116,7 +116,7 @@ fn a_session_that_is_gone_is_lost_at_once() {
 }
 
 #[test]
-fn a_lost_session_is_destroyed_and_five_times_is_enough() {
+fn lost_session_gets_five_destroy_attempts() {
     let mut story = Story::holding();
     story.renews = false;
     story.pass(BELIEF);
@@ -131,7 +131,7 @@ fn a_lost_session_is_destroyed_and_five_times_is_enough() {
 }
 
 #[test]
-fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
+fn session_created_after_ttl_discarded() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.pass(20 * SECOND);
@@ -143,7 +143,7 @@ fn a_session_whose_creation_took_longer_than_its_ttl_is_not_used() {
 }
 
 #[test]
-fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
+fn shared_session_outlives_and_ends_holds() {
     let mut story = Story::keeping();
     for id in [1, 2] {
         story.handle_input(Input::Acquire(HoldId(id), wanted(WaitLimit::Endless)));
@@ -167,7 +167,7 @@ fn a_shared_session_outlives_its_holds_and_takes_all_of_them_along() {
 }
 
 #[test]
-fn a_keeper_that_is_dropped_ends_its_session() {
+fn dropped_keeper_ends_session() {
     let mut story = Story::keeping();
     story.handle_input(Input::Abandon);
     assert_eq!(story.asked(), ["destroy"]);
@@ -180,7 +180,7 @@ fn a_keeper_that_is_dropped_ends_its_session() {
 }
 
 #[test]
-fn what_cannot_be_created_is_told() {
+fn creation_failure_reported() {
     let mut story = Story::begin(SessionUse::OneHold);
     story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story.answer("create", Err(not_done()));
@@ -217,7 +217,7 @@ fn asked_ttl(story: &Story) -> Duration {
 }
 
 #[test]
-fn a_guard_outlasts_an_outage_of_its_window_however_soon_before_a_renewal_it_begins() {
+fn guard_survives_outage_within_window() {
     for window in HealthWindow::ALL {
         let mut story = wanting_with(None, Some(window));
         story.renews = false;
@@ -231,7 +231,7 @@ fn a_guard_outlasts_an_outage_of_its_window_however_soon_before_a_renewal_it_beg
 }
 
 #[test]
-fn a_session_whose_window_is_the_agent_s_default_has_a_ttl_that_fits_it() {
+fn agent_default_window_sets_ttl() {
     let mut story = wanting_with(None, None);
     assert_eq!(asked_ttl(&story), 15 * SECOND);
     story.answer("create", created("S1", HealthWindow::Safe));
@@ -245,7 +245,7 @@ fn a_session_whose_window_is_the_agent_s_default_has_a_ttl_that_fits_it() {
 }
 
 #[test]
-fn a_ttl_that_is_too_short_for_the_agent_s_default_window_is_refused() {
+fn ttl_below_default_window_minimum_rejected() {
     let mut story = wanting_with(Some(15 * SECOND), None);
     story.answer("create", created("S1", HealthWindow::Safe));
     assert_eq!(story.asked(), ["destroy"]);

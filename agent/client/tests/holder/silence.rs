@@ -26,7 +26,7 @@ fn confirm(story: &mut Story, result: Result<Response, Error>) {
 }
 
 #[test]
-fn grant_without_reply_is_recognized_within_five_seconds() {
+fn lost_grant_reply_detected_within_5s() {
     for granted_at in [1, 3_999, 4_001, 7_500] {
         let mut story = queued(WaitLimit::Endless);
         story.pass(MS * granted_at);
@@ -44,7 +44,7 @@ fn grant_without_reply_is_recognized_within_five_seconds() {
 }
 
 #[test]
-fn waiter_writes_nothing_while_others_hold() {
+fn waiter_only_reads_while_lock_held() {
     let mut story = queued(WaitLimit::Endless);
     story.pass(59 * SECOND);
     assert_eq!(story.log, ["create", "get", "acquire"]);
@@ -56,7 +56,7 @@ fn waiter_writes_nothing_while_others_hold() {
 
 /// The grant was lost in silence, and ended before a read showed it.
 #[test]
-fn lock_that_stays_free_is_asked_for() {
+fn free_lock_is_requested_again() {
     let mut story = queued(WaitLimit::Endless);
     story.seen_holder = "";
     story.pass(15 * SECOND);
@@ -90,7 +90,7 @@ fn check_without_reply_is_replaced() {
 }
 
 #[test]
-fn failed_check_is_repeated_after_a_second() {
+fn failed_check_retried_after_1s() {
     let mut story = queued(WaitLimit::Endless);
     story.answers_checks = false;
     story.pass(4 * SECOND);
@@ -107,7 +107,7 @@ fn failed_check_is_repeated_after_a_second() {
 }
 
 #[test]
-fn reply_to_queued_request_ends_its_check() {
+fn queued_reply_ends_pending_check() {
     let mut story = queued(WaitLimit::Endless);
     story.answers_checks = false;
     story.pass(5 * SECOND);
@@ -118,7 +118,7 @@ fn reply_to_queued_request_ends_its_check() {
 
 /// In each state the last request is never answered.
 #[test]
-fn wait_ends_at_its_limit_in_every_state() {
+fn wait_limit_applies_in_every_state() {
     let slot = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
     let lock = || wanted(WaitLimit::Once).goal;
     let create: fn(&mut Story) = |story| story.answer("create", Ok(Response::Created("S1".into())));
@@ -158,7 +158,7 @@ fn wait_ends_at_its_limit_in_every_state() {
 }
 
 #[test]
-fn grant_without_reply_is_released_at_the_limit() {
+fn unanswered_acquire_released_before_destroy() {
     let mut story = queued(until(2));
     story.pass(2 * SECOND + 200 * MS);
     assert!(matches!(story.told_acquired(), Some(Ok(None))));
@@ -168,7 +168,7 @@ fn grant_without_reply_is_released_at_the_limit() {
 }
 
 #[test]
-fn reply_shortly_after_the_limit_counts() {
+fn grant_shortly_after_limit_counts() {
     let mut story = queued(until(2));
     story.pass(2 * SECOND + 199 * MS);
     story.answer("acquire", granted(7));
@@ -177,7 +177,7 @@ fn reply_shortly_after_the_limit_counts() {
 
 /// The queue replies in time; then the leader is lost, and nothing is answered any more.
 #[test]
-fn caller_does_not_wait_for_end_of_session_after_its_limit() {
+fn limit_does_not_await_session_destroy() {
     for is_unknown in [false, true] {
         let mut story = queued(until(2));
         story.pass(2 * SECOND);
@@ -190,7 +190,7 @@ fn caller_does_not_wait_for_end_of_session_after_its_limit() {
 }
 
 #[test]
-fn shared_session_releases_grant_after_its_limit() {
+fn shared_session_retries_release_after_limit() {
     let mut story = Story::keeping();
     story.handle_input(Input::Acquire(JOB, wanted(until(2))));
     story.answer("get", job_held_by("S2", 8));
@@ -205,7 +205,7 @@ fn shared_session_releases_grant_after_its_limit() {
 }
 
 #[test]
-fn silent_wait_of_lost_session_goes_on_with_another() {
+fn silent_wait_replaces_lost_session() {
     let mut story = queued(WaitLimit::Endless);
     story.renews = false;
     story.pass(BELIEF);
@@ -217,7 +217,7 @@ fn silent_wait_of_lost_session_goes_on_with_another() {
 }
 
 #[test]
-fn grant_check_of_server_that_is_behind_asks_the_leader() {
+fn outdated_check_reads_from_leader() {
     let mut story = queued(WaitLimit::Endless);
     story.answers_checks = false;
     story.pass(4 * SECOND);

@@ -34,7 +34,7 @@ fn holding_slot() -> Story {
 }
 
 #[test]
-fn a_slot_is_taken_watched_and_given_back() {
+fn slot_acquire_watch_release() {
     let mut story = holding_slot();
     assert!(story.is_held());
     story.answer("list", list(&["S1", "S2"], &["S1", "S2"], 9));
@@ -55,7 +55,7 @@ fn a_slot_is_taken_watched_and_given_back() {
 }
 
 #[test]
-fn whoever_finds_all_slots_taken_waits_for_news() {
+fn waiter_replaces_dead_holder() {
     let mut story = wanting_slot(WaitLimit::Endless);
     story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
     assert!(
@@ -68,7 +68,7 @@ fn whoever_finds_all_slots_taken_waits_for_news() {
 }
 
 #[test]
-fn an_entry_that_was_not_heard_is_found_by_the_next_look() {
+fn next_list_resolves_unknown_cas() {
     let mut story = wanting_slot(WaitLimit::Endless);
     story.answer("list", list(&[], &["S1"], 8));
     story.answer("cas", Err(unheard()));
@@ -78,7 +78,7 @@ fn an_entry_that_was_not_heard_is_found_by_the_next_look() {
 }
 
 #[test]
-fn who_was_overtaken_in_a_single_try_tries_again() {
+fn single_attempt_retries_cas_conflict() {
     let mut story = wanting_slot(WaitLimit::Once);
     story.answer("list", list(&[], &["S1"], 8));
     story.answer("cas", Ok(Response::Verdict(false)));
@@ -89,7 +89,7 @@ fn who_was_overtaken_in_a_single_try_tries_again() {
 }
 
 #[test]
-fn who_gives_up_leaves_neither_name_nor_key_nor_session() {
+fn full_pool_attempt_cleans_up() {
     let mut story = wanting_slot(WaitLimit::Once);
     story.answer("list", list(&["S2", "S3"], &["S1", "S2", "S3"], 8));
     story.answer("get", list(&["S2", "S3"], &[], 8));
@@ -100,7 +100,7 @@ fn who_gives_up_leaves_neither_name_nor_key_nor_session() {
 }
 
 #[test]
-fn a_slot_is_lost_when_the_list_names_it_no_more() {
+fn unlisted_slot_is_lost() {
     for (look, loss) in [
         (list(&["S2"], &["S1", "S2"], 9), Loss::Unlisted),
         (nothing_there(), Loss::Deleted),
@@ -140,7 +140,7 @@ fn another_limit_is_refused() {
 }
 
 #[test]
-fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
+fn contender_key_failure_ends_wait() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
     story.handle_input(Input::Acquire(
@@ -155,7 +155,7 @@ fn a_key_of_its_own_that_cannot_be_had_is_told_at_once() {
 }
 
 #[test]
-fn slot_of_dead_process_is_given_back_step_by_step() {
+fn dead_process_slot_release_retries() {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
     story.handle_input(Input::GiveBack(JOB, goal, ("S9".into(), story.now + SECOND * 60)));

@@ -17,7 +17,7 @@ fn looked(look: Result<Response, Error>, session: Result<Response, Error>) -> Lo
 }
 
 #[test]
-fn a_deletion_a_release_and_another_holder_end_the_hold() {
+fn deletion_release_or_takeover_ends_hold() {
     let alive = || Ok(Response::Found(true));
     assert_eq!(looked(nothing_there(), alive()), Loss::Deleted);
     assert_eq!(looked(job_held_by("", 8), alive()), Loss::Released);
@@ -27,7 +27,7 @@ fn a_deletion_a_release_and_another_holder_end_the_hold() {
 }
 
 #[test]
-fn looks_follow_each_other_without_a_gap() {
+fn watch_continues_from_last_index() {
     let mut story = Story::holding();
     for index in [0, 7, 9] {
         let Request::Get(key, read) = story.request("get").clone() else { unreachable!() };
@@ -40,7 +40,7 @@ fn looks_follow_each_other_without_a_gap() {
 }
 
 #[test]
-fn an_agent_without_indexes_is_asked_once_a_second() {
+fn missing_index_polls_every_second() {
     let mut story = Story::holding();
     story.answer("get", job_held_by("S1", 0));
     assert_eq!(story.asked(), [] as [&str; 0]);
@@ -49,7 +49,7 @@ fn an_agent_without_indexes_is_asked_once_a_second() {
 }
 
 #[test]
-fn a_watch_that_fails_costs_nothing_as_long_as_the_session_is_renewed() {
+fn renewed_hold_survives_watch_failures() {
     let mut story = Story::holding();
     for _ in 0..100 {
         story.answer("get", Err(not_done()));
@@ -61,7 +61,7 @@ fn a_watch_that_fails_costs_nothing_as_long_as_the_session_is_renewed() {
 }
 
 #[test]
-fn counted_retries_give_the_hold_up() {
+fn exhausted_watch_retries_end_hold() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.handle_input(Input::Drop(JOB));
     let mut story = Story::begin(SessionUse::OneHold);
@@ -83,7 +83,7 @@ fn counted_retries_give_the_hold_up() {
 }
 
 #[test]
-fn a_watch_that_is_refused_ends_the_hold() {
+fn denied_watch_ends_hold() {
     let mut story = Story::holding();
     story.answer("get", Err(Error::Refused { status: 403, text: "Permission denied".into() }));
     assert!(!story.is_held());

@@ -51,7 +51,7 @@ pub struct Outbox {
     /// Packets to be sealed and sent.
     pub packets: Vec<(MemberId, Vec<u8>)>,
     /// Suspicions: members whose probes failed, which the servers should check.
-    pub accusations: Vec<MemberId>,
+    pub suspicions: Vec<MemberId>,
     /// New items. They count as known, and are forwarded, only after [`Gossip::pass_on`]: a member
     /// that sends many worthless items must not displace the others.
     pub items: Vec<Vec<u8>>,
@@ -73,7 +73,7 @@ pub struct Counts {
     /// Started probes.
     pub probes: u64,
     /// Failed probes that were reported as suspicions.
-    pub accusations: u64,
+    pub suspicions: u64,
     /// Failed probes while this process was not entitled to suspect.
     pub excused: u64,
     /// Suspicions of this process that it refuted.
@@ -294,7 +294,7 @@ impl Gossip {
         }
         // A target that did not know this process when it was probed could not reply.
         let knows_me = self.heard.get(&probe.target).is_some_and(|heard| *heard < probe.began);
-        if self.health.may_accuse(probe.began, now) && knows_me {
+        if self.health.may_suspect(probe.began, now) && knows_me {
             return self.health.doubts();
         }
         self.counts.excused += 1;
@@ -382,10 +382,10 @@ impl Gossip {
 
     fn carry_out(&mut self, effects: Effects, outbox: &mut Outbox) {
         self.counts.sent += effects.packets.len() as u64;
-        self.counts.accusations += effects.accused.len() as u64;
+        self.counts.suspicions += effects.suspected.len() as u64;
         self.counts.malformed += u64::from(effects.refused);
         outbox.packets.extend(effects.packets);
-        outbox.accusations.extend(effects.accused);
+        outbox.suspicions.extend(effects.suspected);
     }
 }
 
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_target_answers_a_probe_and_only_this_probe() {
+    fn only_matching_ack_answers_probe() {
         let mut gossip = probing();
         let probe = gossip.engine.probe().expect("it has begun");
         let other = (1..3).map(agent).find(|member| *member != probe.target).expect("there are two");
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_about_a_member_that_is_gone_is_no_news_of_a_stranger() {
+    fn departed_member_is_not_stranger() {
         let (mut gossip, mut outbox) = (probing(), Outbox::default());
         let alive = |member| Update { member, incarnation: 0, standing: Standing::Alive };
         assert!(gossip.is_stranger(&alive(agent(9))));

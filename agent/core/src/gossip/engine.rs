@@ -45,7 +45,7 @@ pub(super) struct Effects {
     /// Packets and their receivers.
     pub(super) packets: Vec<(MemberId, Vec<u8>)>,
     /// Members whose probe failed.
-    pub(super) accused: Vec<MemberId>,
+    pub(super) suspected: Vec<MemberId>,
     /// Set if the engine rejected its input.
     pub(super) refused: bool,
 }
@@ -239,7 +239,7 @@ impl Runtime<FocaMember> for FocaRuntime<'_> {
 
     fn submit_after(&mut self, timer: Timer<FocaMember>, after: Duration) {
         if let Timer::ChangeSuspectToDown { member_id, .. } = timer {
-            return self.effects.accused.push(member_id.0);
+            return self.effects.suspected.push(member_id.0);
         }
         let after = match timer {
             Timer::ProbeRandomMember(_) | Timer::SendIndirectProbe { .. } => after * self.stretch,

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_later_than_all_that_were_taken() {
+    fn fired_time_exceeds_all_witnessed() {
         let mut flow = EventFlow::new(Time(0));
         assert_eq!(fire(&mut flow, Time(0)), Some(1));
         assert!(flow.admit(Time(0), &event(40), 150, false));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_are_taken_and_then_a_few_each_second() {
+    fn admits_burst_then_steady_rate() {
         let mut flow = EventFlow::new(Time(0));
         let taken =
             |flow: &mut EventFlow, now| (0..1_000).filter(|_| flow.admit(now, &event(1), 256, false)).count();

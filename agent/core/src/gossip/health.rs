@@ -57,7 +57,7 @@ impl Health {
     }
 
     /// Returns `true` if missing replies since `began` are the target's fault.
-    pub(super) fn may_accuse(&self, began: Time, now: Time) -> bool {
+    pub(super) fn may_suspect(&self, began: Time, now: Time) -> bool {
         let ran = self.lagged.is_none_or(|lagged| lagged < began);
         ran && now.since(self.heard) < PROBE_INTERVAL * SILENT_INTERVALS
     }

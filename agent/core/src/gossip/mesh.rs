@@ -69,7 +69,7 @@ pub struct Output {
     /// Packets to be [sealed](Mesh::seal) and sent.
     pub packets: Vec<(SocketAddr, Vec<u8>)>,
     /// Leases of agents whose probe failed, to be reported to the servers.
-    pub accusations: Vec<LeaseId>,
+    pub suspicions: Vec<LeaseId>,
     /// New verdicts.
     pub verdicts: Vec<Verdict>,
     /// New events, including those fired here.
@@ -120,7 +120,7 @@ pub struct Mesh {
     roster: Roster,
     keys: Option<Keys>,
     /// The members that this host suspected, and the time until which their outcome is requested.
-    accused: BTreeMap<MemberId, Time>,
+    suspected: BTreeMap<MemberId, Time>,
     events: EventFlow,
     rate_limits: RateLimits,
     /// The schedule of requests to the servers; `as_of` is the last log index in their replies.
@@ -162,10 +162,22 @@ impl Mesh {
             challenges: limit(CHALLENGES),
         };
         let (roster, counts) = (Roster::default(), SealCounts::default());
-        let (accused, events) = (BTreeMap::new(), EventFlow::new(now));
+        let (suspected, events) = (BTreeMap::new(), EventFlow::new(now));
         let (keys, as_of) = (None, LogIndex(0));
         let answered = None;
-        Self { gossip, roster, keys, accused, events, rate_limits, schedule, as_of, random, counts, answered }
+        Self {
+            gossip,
+            roster,
+            keys,
+            suspected,
+            events,
+            rate_limits,
+            schedule,
+            as_of,
+            random,
+            counts,
+            answered,
+        }
     }
 
     /// Returns the id of this process.
@@ -179,7 +191,7 @@ impl Mesh {
             let gossip = Gossip::new(me, self.random.number(), now);
             let former = std::mem::replace(&mut self.gossip, gossip);
             self.gossip.remember_known_of(former);
-            self.accused.clear();
+            self.suspected.clear();
             // Servers that were set up again have a shorter log, and data from the earlier ones is
             // invalid.
             if LogIndex(me.began) <= std::mem::take(&mut self.as_of) {
@@ -250,8 +262,8 @@ impl Mesh {
         if has_changed {
             self.roster_changed(now, output);
         }
-        self.accused.retain(|member, until| *until > now && self.roster.get(*member).is_some());
-        self.schedule.answered(now, has_changed, self.roster.len(), !self.accused.is_empty());
+        self.suspected.retain(|member, until| *until > now && self.roster.get(*member).is_some());
+        self.schedule.answered(now, has_changed, self.roster.len(), !self.suspected.is_empty());
     }
 
     /// Processes items that a server sent without a request.
@@ -356,13 +368,13 @@ impl Mesh {
         let address = |to: &MemberId| self.roster.get(*to).map(|member: &RosterMember| member.address);
         let packets = outbox.packets.into_iter();
         output.packets.extend(packets.filter_map(|(to, packet)| Some((address(&to)?, packet))));
-        for member in outbox.accusations {
+        for member in outbox.suspicions {
             // Regardless of repetitions: the suspected member may never be failed.
-            if let Entry::Vacant(unknown) = self.accused.entry(member) {
+            if let Entry::Vacant(unknown) = self.suspected.entry(member) {
                 unknown.insert(now + OUTCOME_WAIT);
                 self.schedule.await_outcome(now);
             }
-            output.accusations.extend(member.lease());
+            output.suspicions.extend(member.lease());
         }
         if outbox.hears_of_stranger {
             self.schedule.hear_of_stranger(now);

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anything_special_it_asks_twice_a_minute() {
+    fn default_interval_30_s() {
         let (mut schedule, mut now) = begin();
         for _ in 0..20 {
             let waited = asked(&mut schedule, &mut now, false, false);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_who_are_news_are_asked_for_soon_and_for_nothing_more_and_more_seldom() {
+    fn stranger_syncs_back_off_without_news() {
         let (mut schedule, mut now) = begin();
         let news = by_strangers(&mut schedule, &mut now, true);
         assert!(news[0] <= SECOND / 2 && news.iter().all(|waited| *waited <= 2 * SECOND), "{news:?}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_became_of_somebody_is_asked_after_pauses_that_double() {
+    fn outcome_queries_back_off() {
         let (mut schedule, mut now) = begin();
         schedule.await_outcome(now);
         let waited: Vec<_> = (0..4).map(|_| asked(&mut schedule, &mut now, false, true)).collect();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_server_answers_its_own_pauses_count_whoever_speaks() {
+    fn failure_backoff_ignores_new_triggers() {
         let (mut schedule, _) = begin();
         let mut now = schedule.due().expect("no answer is awaited");
         for _ in 0..20 {
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_registers_anew_asks_soon_however_long_nobody_answered() {
+    fn registration_resets_failure_backoff() {
         let (mut schedule, _) = begin();
         let mut now = schedule.due().expect("no answer is awaited");
         for _ in 0..20 {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn few_members_ask_sooner_for_those_who_come_than_very_many() {
+    fn large_mesh_syncs_strangers_slower() {
         let asks = |members: usize| {
             let (mut schedule, mut now) = begin();
             let began = now;

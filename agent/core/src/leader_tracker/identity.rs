@@ -9,7 +9,7 @@ use super::{Actions, LeaderTracker, wake_at};
 use crate::cluster::{
     Cluster, ClusterChoice, ClusterRefusal, FOLLOW_TIMEOUT, INTRODUCTION_TIMEOUT, LAG_TIMEOUT, Pin, Verdict,
 };
-use crate::servers::{KnownServer, Slot};
+use crate::servers::{Contact, KnownServer, Slot};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::rpc::Status;
 use lockmesh_protocol::time::Time;
@@ -42,8 +42,10 @@ impl LeaderTracker {
         }
         // All servers are judged again by their next replies.
         for (_, server) in self.servers.iter_mut() {
-            (server.refusal, server.older_since, server.index) = (None, None, None);
-            (server.is_asked, server.asked) = (false, None);
+            server.refusal = None;
+            if let Some(up) = server.up_mut() {
+                (up.older_since, up.index, up.query) = (None, None, None);
+            }
         }
         self.find_split();
     }
@@ -66,18 +68,14 @@ impl LeaderTracker {
 
     /// Returns `true` if the server's index is not known on this connection.
     pub fn wants_index(&self, slot: Slot) -> bool {
-        !self.cluster.follows_any() && self.servers.get(slot).is_some_and(|server| server.index.is_none())
+        !self.cluster.follows_any() && self.servers.up(slot).is_some_and(|up| up.index.is_none())
     }
 
     /// Records the index of a server's reply to a read.
     pub fn index_heard(&mut self, slot: Slot, index: LogIndex) {
-        let Some(server) = self.servers.get(slot).filter(|server| server.is_up && server.index.is_none())
-        else {
-            return;
-        };
-        let is_heard = server.is_heard;
-        self.servers.server_mut(slot).index = Some(index);
-        if !is_heard {
+        let Some(up) = self.servers.up_mut(slot).filter(|up| up.index.is_none()) else { return };
+        up.index = Some(index);
+        if !up.is_heard {
             // Its status may have come first and could not be used then.
             self.ask_again(slot);
         }
@@ -86,7 +84,7 @@ impl LeaderTracker {
     /// Returns `true` if the server at this slot has shown on this connection that it belongs to
     /// this agent's cluster.
     pub fn is_ours(&self, slot: Slot) -> bool {
-        self.servers.get(slot).is_some_and(|server| server.is_up && server.is_heard)
+        self.servers.up(slot).is_some_and(|up| up.is_heard)
     }
 
     /// Returns `true` if the server at this slot is rejected.
@@ -98,7 +96,7 @@ impl LeaderTracker {
     pub fn accepts(&self, slot: Slot, status: &Status) -> bool {
         let is_newer =
             |index: LogIndex| !self.cluster.is_older(index.0.saturating_sub(status.applied_index.0));
-        let index = self.servers.get(slot).and_then(|server| server.index);
+        let index = self.servers.up(slot).and_then(|up| up.index);
         !self.cluster.is_split
             && !self.cluster.is_foreign(&status.cluster_id)
             && (self.cluster.follows_any() || index.is_some_and(is_newer))
@@ -164,7 +162,7 @@ impl LeaderTracker {
             return false;
         }
         let is_introduced =
-            |server: &KnownServer| !server.is_seed || server.has_answered || server.failures > 0;
+            |server: &KnownServer| !server.is_seed || server.has_answered || server.failures() > 0;
         !self.cluster.is_open()
             || now >= self.cluster.began + INTRODUCTION_TIMEOUT
             || self.servers.iter().all(|(_, server)| is_introduced(server))
@@ -197,20 +195,21 @@ impl LeaderTracker {
 
     fn judge_index_base(&mut self, slot: Slot, status: &Status, now: Time) -> Verdict {
         let server = self.servers.server_mut(slot);
-        let Some(index) = server.index else { return Verdict::Unknown };
+        let Contact::Up(up) = &mut server.contact else { return Verdict::Unknown };
+        let Some(index) = up.index else { return Verdict::Unknown };
         let base = index.0.saturating_sub(status.applied_index.0);
         server.has_answered = true;
         if self.cluster.is_older(base) {
-            let since = *server.older_since.get_or_insert(now);
+            let since = *up.older_since.get_or_insert(now);
             // Asked again: a follower may not have applied the entry that raised the base.
-            server.index = None;
+            up.index = None;
             if now.since(since) < LAG_TIMEOUT {
                 return Verdict::Unknown;
             }
             server.refusal = Some(ClusterRefusal::OlderCopy(base));
             return Verdict::Refused;
         }
-        (server.older_since, server.refusal) = (None, None);
+        (up.older_since, server.refusal) = (None, None);
         if self.cluster.raise(base) {
             self.doubt_all_but(slot, now);
         }
@@ -256,15 +255,15 @@ impl LeaderTracker {
         }
         let contact_at = self.next_contact(now);
         let server = self.servers.server_mut(slot);
-        (server.id, server.is_heard, server.index) = (None, false, None);
+        server.doubt();
         server.contact_at = Some(contact_at);
         self.refused.insert(slot);
         if self.cluster.is_split {
             // Servers that were accepted before the split was known.
             for (other, server) in self.servers.iter_mut() {
-                if server.is_seed && server.is_up && server.refusal.is_none() {
+                if server.is_seed && server.up().is_some() && server.refusal.is_none() {
                     server.refusal = server.cluster.clone().map(ClusterRefusal::OtherCluster);
-                    (server.id, server.is_heard, server.index) = (None, false, None);
+                    server.doubt();
                     self.refused.insert(other);
                 }
             }
@@ -278,8 +277,7 @@ impl LeaderTracker {
             self.servers.iter().map(|(other, _)| other).filter(|other| *other != slot).collect();
         self.move_to_another_cluster(now);
         for other in others {
-            let server = self.servers.server_mut(other);
-            (server.is_heard, server.index) = (false, None);
+            self.servers.server_mut(other).doubt();
             self.ask_again(other);
         }
         self.has_moved = false;
@@ -290,8 +288,8 @@ impl LeaderTracker {
         self.forget_leader(now);
         (self.term, self.home, self.claimed) = (Term(0), None, None);
         self.servers.forget_roster();
-        for (_, server) in self.servers.iter_mut() {
-            server.is_heard = false;
+        for up in self.servers.iter_mut().filter_map(|(_, server)| server.up_mut()) {
+            up.is_heard = false;
         }
         self.has_moved = true;
     }
@@ -318,7 +316,7 @@ impl LeaderTracker {
             }
             let next = self.next_contact(now);
             let server = self.servers.server_mut(slot);
-            if server.is_up && server.is_heard {
+            if server.up().is_some_and(|up| up.is_heard) {
                 // It has shown that it belongs to this cluster.
                 server.contact_at = None;
                 continue;

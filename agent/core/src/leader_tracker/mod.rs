@@ -9,7 +9,7 @@
 mod identity;
 
 use crate::cluster::{Cluster, ClusterChoice, Verdict};
-use crate::servers::{KnownServer, KnownServers, Slot};
+use crate::servers::{Connected, Contact, KnownServer, KnownServers, Slot, StatusQuery};
 use lockmesh_protocol::id::{ServerId, Term};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::Status;
@@ -185,11 +185,7 @@ impl LeaderTracker {
     /// Records a new connection.
     pub fn connected(&mut self, slot: Slot) {
         if self.servers.get(slot).is_some() {
-            let server = self.servers.server_mut(slot);
-            (server.is_up, server.is_heard, server.failures) = (true, false, 0);
-            // Asked at once: the known status belongs to an earlier connection.
-            (server.asked, server.not_before) = (None, None);
-            (server.index, server.older_since) = (None, None);
+            self.servers.server_mut(slot).contact = Contact::Up(Connected::default());
         }
     }
 
@@ -199,11 +195,9 @@ impl LeaderTracker {
             return;
         }
         let server = self.servers.server_mut(slot);
-        server.failures = server.failures.saturating_add(1);
-        (server.is_up, server.is_heard, server.is_asked, server.is_slow) = (false, false, false, false);
+        server.contact = Contact::Down { failures: server.failures().saturating_add(1) };
         // Still a double: dialled again, it would only be recognized and disconnected again.
-        (server.leaderless_since, server.kept_until) = (None, None);
-        (server.silence, server.is_removed, server.is_quiet) = (Duration::ZERO, false, false);
+        server.kept_until = None;
         // This slot no longer serves as the other route to the same server.
         for (_, other) in self.servers.iter_mut() {
             other.double_of = other.double_of.filter(|double| *double != slot);
@@ -218,15 +212,15 @@ impl LeaderTracker {
 
     /// Records that a call has been unanswered for a while, or that this is over.
     pub fn slow(&mut self, slot: Slot, is_slow: bool) {
-        if self.servers.get(slot).is_some() {
-            self.servers.server_mut(slot).is_slow = is_slow;
+        if let Some(up) = self.servers.up_mut(slot) {
+            up.is_slow = is_slow;
         }
     }
 
     /// Records that nothing has arrived for a while, or that data arrives again.
     pub fn quiet(&mut self, slot: Slot, is_quiet: bool) {
-        if self.servers.get(slot).is_some() {
-            self.servers.server_mut(slot).is_quiet = is_quiet;
+        if let Some(up) = self.servers.up_mut(slot) {
+            up.is_quiet = is_quiet;
         }
     }
 
@@ -238,9 +232,13 @@ impl LeaderTracker {
         }
         if self.leader == Some(slot) {
             self.forget_leader(now);
-            self.servers.server_mut(slot).not_before = Some(now + REFUSAL_BACKOFF);
-        } else if self.home == Some(slot) {
-            self.servers.server_mut(slot).leaderless_since.get_or_insert(now);
+            if let Some(up) = self.servers.up_mut(slot) {
+                up.not_before = Some(now + REFUSAL_BACKOFF);
+            }
+        } else if self.home == Some(slot)
+            && let Some(up) = self.servers.up_mut(slot)
+        {
+            up.leaderless_since.get_or_insert(now);
         }
         if self.leader.is_none()
             && let Some(address) = hint
@@ -268,11 +266,9 @@ impl LeaderTracker {
     /// Records that a server rejected a call because it was removed from the quorum. It is of no
     /// further use, even with another leader.
     pub fn removed(&mut self, slot: Slot, now: Time) {
-        if self.servers.get(slot).is_none() {
-            return;
-        }
-        let server = self.servers.server_mut(slot);
-        (server.is_asked, server.is_removed) = (false, true);
+        let Some(up) = self.servers.up_mut(slot) else { return };
+        up.is_removed = true;
+        up.close_query();
         self.is_no_leader(slot, now);
         self.claimed = self.claimed.filter(|(claimed, _)| *claimed != slot);
         if self.home == Some(slot) {
@@ -282,37 +278,36 @@ impl LeaderTracker {
 
     /// Records that a server answered a question with an unexpected reply.
     pub fn unheard(&mut self, slot: Slot) {
-        if self.servers.get(slot).is_some() {
-            self.servers.server_mut(slot).is_asked = false;
+        if let Some(up) = self.servers.up_mut(slot) {
+            up.close_query();
         }
     }
 
     /// Asks a server again at once, because its reply came too early to be used.
     pub fn ask_again(&mut self, slot: Slot) {
-        if self.servers.get(slot).is_some() {
-            let server = self.servers.server_mut(slot);
-            (server.is_asked, server.asked) = (false, None);
+        if let Some(up) = self.servers.up_mut(slot) {
+            up.query = None;
         }
     }
 
     /// Records a server's status.
     pub fn record_status(&mut self, slot: Slot, status: &Status, now: Time) {
-        if !self.servers.get(slot).is_some_and(|server| server.is_up) {
-            return;
-        }
-        self.servers.server_mut(slot).is_asked = false;
+        let Some(up) = self.servers.up_mut(slot) else { return };
+        up.close_query();
         match self.judge(slot, status, now) {
             Verdict::Ours => {}
             Verdict::Unknown => {
-                let server = self.servers.server_mut(slot);
-                (server.id, server.is_heard) = (None, false);
+                self.servers.server_mut(slot).id = None;
+                if let Some(up) = self.servers.up_mut(slot) {
+                    up.is_heard = false;
+                }
                 return self.is_no_leader(slot, now);
             }
             Verdict::Refused => return self.refuse(slot, now),
         }
-        let server = self.servers.server_mut(slot);
-        server.is_heard = true;
-        server.silence = status.last_contact.unwrap_or_default();
+        if let Some(up) = self.servers.up_mut(slot) {
+            (up.is_heard, up.silence) = (true, status.last_contact.unwrap_or_default());
+        }
         self.fleet = u32::try_from(status.agents).unwrap_or(u32::MAX);
         self.servers.learn(slot, status);
         if self.servers.get(slot).is_some_and(|server| server.double_of.is_some()) {
@@ -336,21 +331,21 @@ impl LeaderTracker {
     fn leads(&mut self, slot: Slot, term: Term, now: Time) {
         let is_long_leaderless =
             self.leader.is_none() && now.since(self.no_leader_since) >= FORGET_TERM_TIMEOUT;
-        let is_believed =
-            self.servers.get(slot).is_some_and(|server| server.not_before.is_none_or(|at| at <= now));
+        let is_believed = |up: &&mut Connected| up.not_before.is_none_or(|at| at <= now);
+        let up = self.servers.up_mut(slot).filter(is_believed);
         // A deposed leader may not know that yet; its older term reveals it.
-        if (term < self.term && !is_long_leaderless) || !is_believed {
+        let Some(up) = up.filter(|_| term >= self.term || is_long_leaderless) else {
             return self.is_no_leader(slot, now);
-        }
+        };
+        up.not_before = None;
         self.term = term;
         self.claimed = None;
-        self.servers.server_mut(slot).not_before = None;
         if self.leader == Some(slot) {
             return;
         }
         self.leader = Some(slot);
         // A home server that did not answer while a new leader was elected is most likely dead.
-        let is_well = |home: Slot| self.servers.get(home).is_some_and(|server| !server.is_slow);
+        let is_well = |home: Slot| self.servers.up(home).is_some_and(|up| !up.is_slow);
         if self.home != Some(slot) && self.home.is_some_and(|home| !is_well(home)) {
             self.home = None;
         }
@@ -383,7 +378,7 @@ impl LeaderTracker {
         let is_new = self.claimed.is_none_or(|(claimed, _)| claimed != slot);
         // After a freeze or a partition, servers name the same leader again. The dial under way may
         // be from before that.
-        let is_down = self.servers.get(slot).is_some_and(|server| !server.is_up);
+        let is_down = self.servers.get(slot).is_some_and(|server| server.up().is_none());
         let is_due = self.hastened.is_none_or(|at| now.since(at) >= HASTEN_INTERVAL);
         if is_new || (is_down && is_due) {
             self.claimed = Some((slot, 0));
@@ -405,10 +400,10 @@ impl LeaderTracker {
         let knows_less = status.leader.is_none() || status.term < self.term;
         let is_leaderless =
             self.leader.is_some_and(|leader| leader != slot && (knows_less || self.is_in_doubt(slot)));
-        let server = self.servers.server_mut(slot);
-        match (is_leaderless, server.leaderless_since) {
-            (false, _) => server.leaderless_since = None,
-            (true, None) => server.leaderless_since = Some(now),
+        let Some(up) = self.servers.up_mut(slot) else { return };
+        match (is_leaderless, up.leaderless_since) {
+            (false, _) => up.leaderless_since = None,
+            (true, None) => up.leaderless_since = Some(now),
             (true, Some(since))
                 if knows_less && self.home == Some(slot) && now.since(since) >= LEADERLESS_TIMEOUT =>
             {
@@ -427,14 +422,14 @@ impl LeaderTracker {
         let Some(home) = self.home.filter(|home| self.leader == Some(slot) && *home != slot) else {
             return;
         };
-        let silence = self.servers.get(home).map_or(Duration::ZERO, |server| server.silence);
+        let silence = self.servers.up(home).map_or(Duration::ZERO, |up| up.silence);
         if self.servers.is_outside(home) || silence >= CUT_OFF_TIMEOUT {
             self.home = None;
         }
     }
 
     fn is_in_doubt(&self, slot: Slot) -> bool {
-        self.servers.get(slot).is_some_and(|server| server.silence >= DOUBT_TIMEOUT)
+        self.servers.up(slot).is_some_and(|up| up.silence >= DOUBT_TIMEOUT)
     }
 
     /// Returns the actions to take now.
@@ -456,9 +451,7 @@ impl LeaderTracker {
     }
 
     fn cut_the_dead(&mut self, now: Time) -> Vec<Slot> {
-        let is_dead = |server: &KnownServer| {
-            server.is_asked && server.asked.is_some_and(|asked| now >= asked + ANSWER_TIMEOUT)
-        };
+        let is_dead = |server: &KnownServer| server.up().is_some_and(|up| up.is_silent(now, ANSWER_TIMEOUT));
         let dead = self.servers.iter().filter(|(_, server)| is_dead(server)).map(|(slot, _)| slot);
         let dead: Vec<_> = dead.collect();
         for slot in &dead {
@@ -468,9 +461,8 @@ impl LeaderTracker {
     }
 
     fn notice_search(&mut self, now: Time) {
-        let is_fine = |slot: Option<Slot>| {
-            slot.and_then(|slot| self.servers.get(slot)).is_some_and(|server| !server.is_slow)
-        };
+        let is_fine =
+            |slot: Option<Slot>| slot.and_then(|slot| self.servers.up(slot)).is_some_and(|up| !up.is_slow);
         if is_fine(self.leader) && is_fine(self.home) {
             self.searching = None;
         } else {
@@ -479,21 +471,20 @@ impl LeaderTracker {
     }
 
     fn choose_home(&mut self, now: Time) {
-        let is_silent = |server: &KnownServer| {
-            server.is_asked && server.asked.is_some_and(|asked| now >= asked + SILENCE_TIMEOUT)
-        };
+        let is_silent = |up: &Connected| up.is_silent(now, SILENCE_TIMEOUT);
         // Slowness or quiet may have other causes; an unanswered question as well is the server's
         // fault.
-        let is_good = |server: &KnownServer| !(server.is_doubtful() && is_silent(server));
-        if self.home.and_then(|home| self.servers.get(home)).is_some_and(is_good) {
+        let is_good = |up: &Connected| !(up.is_doubtful() && is_silent(up));
+        if self.home.and_then(|home| self.servers.up(home)).is_some_and(is_good) {
             return;
         }
         let is_well = |slot: &Slot| {
-            self.servers.get(*slot).is_some_and(|server| server.is_well() && !is_silent(server))
+            let server = self.servers.get(*slot).filter(|server| server.is_well());
+            server.and_then(KnownServer::up).is_some_and(|up| !is_silent(up))
         };
         let is_leaderless = |slot: &Slot| {
             self.servers.is_outside(*slot)
-                || self.servers.get(*slot).is_some_and(|server| server.leaderless_since.is_some())
+                || self.servers.up(*slot).is_some_and(|up| up.leaderless_since.is_some())
         };
         let well: Vec<_> = self.servers.ranked().into_iter().filter(is_well).collect();
         // A server without a leader still answers stale reads.
@@ -508,7 +499,7 @@ impl LeaderTracker {
         let mut needed: BTreeSet<Slot> = [self.leader, self.home].into_iter().flatten().collect();
         if let Some((claimed, count)) = self.claimed {
             needed.insert(claimed);
-            let is_up = self.servers.get(claimed).is_some_and(|server| server.is_up);
+            let is_up = self.servers.up(claimed).is_some();
             actions.hasten = (!is_up && count == 0).then_some(claimed);
             if actions.hasten.is_some() {
                 self.hastened = Some(now);
@@ -535,7 +526,7 @@ impl LeaderTracker {
         for (slot, server) in self.servers.iter_mut() {
             if needed.contains(&slot) {
                 server.kept_until = Some(now + IDLE_TIMEOUT);
-            } else if server.is_up
+            } else if server.up().is_some()
                 && server.double_of.is_none()
                 && server.kept_until.is_some_and(|at| at > now)
             {
@@ -551,9 +542,8 @@ impl LeaderTracker {
         let is_free = |slot: &Slot| !needed.contains(slot) && !self.is_refused(*slot);
         let free = ranked.iter().enumerate().filter(|(_, slot)| is_free(slot));
         let costs = free.map(|(rank, slot)| {
-            let server = self.servers.get(*slot);
-            let is_up = server.is_some_and(|server| server.is_up);
-            (!is_up, server.map_or(0, |server| server.failures), rank, *slot)
+            let failures = self.servers.get(*slot).map_or(0, KnownServer::failures);
+            (self.servers.up(*slot).is_none(), failures, rank, *slot)
         });
         costs.min().map(|(.., slot)| slot)
     }
@@ -567,8 +557,9 @@ impl LeaderTracker {
                 continue;
             }
             let spread = self.spread();
-            let server = self.servers.server_mut(slot);
-            (server.asked, server.is_asked, server.spread) = (Some(now), true, spread);
+            if let Some(up) = self.servers.up_mut(slot) {
+                up.query = Some(StatusQuery { at: now, is_open: true, spread });
+            }
             actions.ask.push(slot);
             wake_at(actions, now + SILENCE_TIMEOUT);
         }
@@ -576,19 +567,18 @@ impl LeaderTracker {
 
     /// Returns when to ask a slot; while a question is open, when it times out.
     fn due(&self, slot: Slot, now: Time) -> Option<Time> {
-        let server = self.servers.get(slot).filter(|server| server.is_up)?;
-        let Some(asked) = server.asked else { return Some(now) };
-        if server.is_asked {
-            let silent = asked + SILENCE_TIMEOUT;
-            return Some(if now < silent { silent } else { asked + ANSWER_TIMEOUT });
+        let up = self.servers.up(slot)?;
+        let Some(StatusQuery { at, is_open, spread }) = up.query else { return Some(now) };
+        if is_open {
+            let silent = at + SILENCE_TIMEOUT;
+            return Some(if now < silent { silent } else { at + ANSWER_TIMEOUT });
         }
-        let (is_doubtful, not_before, spread) = (server.is_doubtful(), server.not_before, server.spread);
-        let is_leaderless = server.leaderless_since.is_some();
+        let is_leaderless = up.leaderless_since.is_some();
         let pause = match (self.searching, self.claimed) {
             (_, Some((claimed, count))) if claimed == slot && count < CLAIM_QUESTIONS => {
                 self.paced(CLAIM_INTERVAL, CLAIM_PACE)
             }
-            _ if is_doubtful => DOUBT_INTERVAL,
+            _ if up.is_doubtful() => DOUBT_INTERVAL,
             (Some(since), _) => self.paced(search_interval(now.since(since)), SEARCH_PACE),
             _ if self.home == Some(slot) && is_leaderless => DOUBT_INTERVAL,
             _ if self.leader == Some(slot) && self.home.is_some_and(|home| self.is_in_doubt(home)) => {
@@ -596,12 +586,12 @@ impl LeaderTracker {
             }
             _ if self.home == Some(slot) => HOME_INTERVAL,
             // It has not shown yet that it belongs to this agent's cluster.
-            _ if !server.is_heard => DOUBT_INTERVAL,
+            _ if !up.is_heard => DOUBT_INTERVAL,
             _ => return None,
         };
-        let due = asked + pause.mul_f64(spread);
+        let due = at + pause.mul_f64(spread);
         // It would not be accepted as leader before that.
-        Some(not_before.map_or(due, |at| due.max(at)))
+        Some(up.not_before.map_or(due, |at| due.max(at)))
     }
 
     /// The maximum pause before a lost server is dialled again; longer in a large fleet.

@@ -1,15 +1,12 @@
 //! The rules for the description of a query, which the agent checks before it proposes it. The
 //! state checks what depends on other queries and on sessions.
 
+use crate::definitions::check_pairs;
 use lockmesh_protocol::duration::{DurationError, parse_nanos};
 use lockmesh_protocol::prepared_query::{QUERY_BYTES_MAX, QUERY_NAME_MAX, QuerySpec};
-use std::collections::BTreeMap;
 
 /// What Consul shows in place of a token that the reader may not see.
 const HIDDEN_TOKEN: &str = "<hidden>";
-
-/// The maximum number of pairs in metadata, and the sizes of a key and a value, in bytes.
-const META_MAX: (usize, usize, usize) = (64, 128, 512);
 
 /// The reason why a description is rejected, in Consul's words where Consul has them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,19 +25,9 @@ pub enum QueryError {
     /// The number of datacenters is negative.
     #[error("Bad NearestN '{0}', must be >= 0")]
     Nearest(i64),
-    /// A pair of `NodeMeta` that no node can have.
-    #[error("Couldn't load metadata pair ('{key}', '{value}'): {reason}")]
-    Meta {
-        /// The key.
-        key: String,
-        /// The value.
-        value: String,
-        /// The reason.
-        reason: String,
-    },
-    /// There are more pairs in `NodeMeta` than a node can have.
-    #[error("Node metadata cannot contain more than {max} key/value pairs", max = META_MAX.0)]
-    ManyPairs,
+    /// `NodeMeta` has a pair that no node can have, or too many.
+    #[error("{0}")]
+    Meta(String),
     /// The TTL is not a duration.
     #[error("Bad DNS TTL '{text}': {reason}")]
     Ttl {
@@ -77,32 +64,15 @@ pub fn check(spec: &QuerySpec, nearest_n: i64) -> Result<(), QueryError> {
     if nearest_n < 0 {
         return Err(QueryError::Nearest(nearest_n));
     }
-    spec.service.node_meta.as_ref().map_or(Ok(()), check_meta)?;
+    if let Some(meta) = &spec.service.node_meta {
+        check_pairs(meta, None).map_err(QueryError::Meta)?;
+    }
     check_ttl(&spec.dns_ttl)?;
     if spec.name.len() > QUERY_NAME_MAX {
         return Err(QueryError::LongName(spec.name.len()));
     }
     let bytes = spec.bytes();
     if bytes > QUERY_BYTES_MAX { Err(QueryError::Large(bytes)) } else { Ok(()) }
-}
-
-fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), QueryError> {
-    let (pairs_max, key_max, value_max) = META_MAX;
-    if meta.len() > pairs_max {
-        return Err(QueryError::ManyPairs);
-    }
-    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
-    for (key, value) in meta {
-        let reason = match () {
-            () if key.is_empty() => "Key cannot be blank".into(),
-            () if !key.chars().all(is_valid) => "Key contains invalid characters".into(),
-            () if key.len() > key_max => format!("Key is too long (limit: {key_max} characters)"),
-            () if value.len() > value_max => format!("Value is too long (limit: {value_max} characters)"),
-            () => continue,
-        };
-        return Err(QueryError::Meta { key: key.clone(), value: value.clone(), reason });
-    }
-    Ok(())
 }
 
 fn check_ttl(text: &str) -> Result<(), QueryError> {

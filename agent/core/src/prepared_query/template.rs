@@ -2,10 +2,10 @@
 //!
 //! A text may contain `${name.full}`, `${name.prefix}`, `${name.suffix}`, `${match(N)}` and
 //! `${agent.segment}`; `$${` is a plain `${`. A template that can be filled for one name can be
-//! filled for all.
+//! filled for all, except that its texts may become too large for a longer name.
 
 use crate::pattern::Pattern;
-use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec};
+use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QUERY_BYTES_MAX, QueryService, QuerySpec};
 
 /// The reason why a template is rejected, in Consul's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,12 +41,21 @@ pub enum TemplateError {
         /// The reason.
         reason: String,
     },
+    /// The texts become too large for this name.
+    #[error(
+        "the filled texts have more than {QUERY_BYTES_MAX} bytes up to {place}: look up a shorter name, or use fewer \
+         variables in the template"
+    )]
+    TooLarge {
+        /// The field that exceeds the limit.
+        place: String,
+    },
 }
 
 /// Returns a query as it is for a name: a template is filled, any other query is unchanged.
 ///
 /// # Errors
-/// The template is invalid, for this and all other names.
+/// The template is invalid, for this and all other names, or its texts are too large for this one.
 pub fn filled(spec: &QuerySpec, name: &str) -> Result<QuerySpec, TemplateError> {
     let mut filled = spec.clone();
     if !spec.is_template() {
@@ -55,7 +64,7 @@ pub fn filled(spec: &QuerySpec, name: &str) -> Result<QuerySpec, TemplateError> 
     if spec.template.kind != NAME_PREFIX_MATCH {
         return Err(TemplateError::Kind(spec.template.kind.clone()));
     }
-    let values = Values::new(spec, name)?;
+    let mut values = Values::new(spec, name)?;
     let service = &mut filled.service;
     each_text(service, &mut |place, text| {
         *text = values.fill(text).map_err(|flaw| flaw.in_text(text, place))?;
@@ -105,20 +114,32 @@ struct Values<'a> {
     suffix: &'a str,
     /// The groups of the regular expression, from the whole match on; none if it does not match.
     groups: Vec<String>,
+    /// The bytes that further filled texts may have.
+    room: usize,
 }
 
 impl<'a> Values<'a> {
     fn new(spec: &'a QuerySpec, name: &'a str) -> Result<Self, TemplateError> {
         let groups = match spec.template.regexp.as_str() {
             "" => Vec::new(),
-            regexp => Pattern::new(regexp).map_err(TemplateError::Regexp)?.groups(name),
+            regexp => match Pattern::new(regexp) {
+                Ok(pattern) => pattern.groups(name),
+                Err(error) => return Err(TemplateError::Regexp(error.to_string())),
+            },
         };
         let prefix = spec.name.as_str();
         // Names are looked up without regard to case, but cut as they are.
-        Ok(Self { full: name, prefix, suffix: name.strip_prefix(prefix).unwrap_or(name), groups })
+        Ok(Self {
+            full: name,
+            prefix,
+            suffix: name.strip_prefix(prefix).unwrap_or(name),
+            groups,
+            room: QUERY_BYTES_MAX,
+        })
     }
 
-    fn fill(&self, text: &str) -> Result<String, Flaw> {
+    /// Fills a text, which counts towards the limit of all.
+    fn fill(&mut self, text: &str) -> Result<String, Flaw> {
         let (mut filled, mut rest) = (String::new(), text);
         while let Some(start) = rest.find("${") {
             let (before, expression) = rest.split_at(start);
@@ -132,9 +153,13 @@ impl<'a> Values<'a> {
             let at = text.len() - expression.len() + 2;
             let (inside, behind) = expression[2..].split_once('}').ok_or(Flaw::Format)?;
             filled.push_str(self.value(Expression::parse(inside, at)?)?);
+            if filled.len() > self.room {
+                return Err(Flaw::TooLarge);
+            }
             rest = behind;
         }
         filled.push_str(rest);
+        self.room = self.room.checked_sub(filled.len()).ok_or(Flaw::TooLarge)?;
         Ok(filled)
     }
 
@@ -223,6 +248,8 @@ enum Flaw {
     Format,
     /// An unknown name at this position, in bytes.
     Evaluation(usize, String),
+    /// All filled texts together are too large.
+    TooLarge,
 }
 
 impl Flaw {
@@ -230,6 +257,7 @@ impl Flaw {
         let text = text.to_owned();
         match self {
             Self::Format => TemplateError::Format { text, place },
+            Self::TooLarge => TemplateError::TooLarge { place },
             Self::Evaluation(at, reason) => {
                 let before = &text[..at];
                 let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);

@@ -1,9 +1,13 @@
 //! Tests of prepared queries.
 
-use super::{check, filled, move_to_front, selected};
+use super::{Execution, check, filled};
+use crate::definitions::service_mesh::MeshFields;
+use crate::go::json::Object;
+use crate::near::{Origin, tests::origin};
 use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QUERY_BYTES_MAX, QueryService, QuerySpec};
-use lockmesh_protocol::query::Instance;
+use lockmesh_protocol::query::{Instance, Query};
 use lockmesh_protocol::record::{Check, CheckStatus, Node, Service};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -33,16 +37,27 @@ fn instance(node: &str, checks: &[(&str, CheckStatus)], tags: &[&str]) -> Instan
     Instance { node: Arc::new(record), service: Arc::new(service), checks: checks.collect() }
 }
 
-/// The names of the nodes that are selected, sorted.
-fn nodes(instances: &[Instance], service: &QueryService) -> Vec<String> {
-    let selected = selected(instances, service, 1);
-    let names: BTreeSet<String> = selected.iter().map(|instance| instance.node.name.to_string()).collect();
-    assert_eq!(names.len(), selected.len());
-    names.into_iter().collect()
+/// The names of the nodes that a query returns, in its order.
+fn executed(
+    instances: &[Instance],
+    service: &QueryService,
+    origin: Option<&Origin>,
+    seed: u64,
+) -> Vec<String> {
+    let found = Execution::new(service.clone(), false).run(instances, origin, seed, usize::MAX);
+    found.iter().map(|instance| instance.node.name.to_string()).collect()
 }
 
+/// The same, sorted.
+fn nodes(instances: &[Instance], service: &QueryService) -> Vec<String> {
+    let mut names = executed(instances, service, None, 1);
+    names.sort();
+    names
+}
+
+/// Contract: 125.
 #[test]
-fn assertion_125_critical_instances_are_dropped_and_tags_must_fit() {
+fn filters_by_health_tags_and_meta() {
     use CheckStatus::{Critical, Passing, Warning};
     let instances = [
         instance("bad", &[("serfHealth", Passing), ("c", Critical)], &["v1"]),
@@ -78,31 +93,72 @@ fn assertion_125_critical_instances_are_dropped_and_tags_must_fit() {
     assert!(nodes(&instances, &service).is_empty());
 }
 
+/// Contract: 125.
 #[test]
-fn the_order_is_the_seed_s_and_the_near_node_comes_first() {
+fn execution_shuffles_and_limits() {
     let names: Vec<String> = (0..20).map(|number| format!("n{number}")).collect();
     let instances: Vec<Instance> = names.iter().map(|name| instance(name, &[], &[])).collect();
-    let order = |seed: u64| {
-        let selected = selected(&instances, &query("web").service, seed);
-        selected.iter().map(|instance| instance.node.name.to_string()).collect::<Vec<_>>()
-    };
+    let web = query("web").service;
+    let order = |seed: u64| executed(&instances, &web, None, seed);
     assert_eq!(order(7), order(7));
     assert_ne!(order(7), order(8));
     let first: BTreeSet<String> = (0..400).map(|seed| order(seed).swap_remove(0)).collect();
     assert_eq!(first.len(), names.len(), "each may be first");
-
-    let mut rows: Vec<&Instance> = instances.iter().collect();
-    move_to_front(&mut rows, &"N9".into());
-    let name = |rows: &[&Instance], at: usize| rows[at].node.name.to_string();
-    assert_eq!((name(&rows, 0), name(&rows, 9)), ("n9".into(), "n0".into()));
-    move_to_front(&mut rows, &"n10".into());
-    assert_eq!(name(&rows, 0), "n9", "it is too far behind");
-    move_to_front(&mut rows, &"other".into());
-    assert_eq!(name(&rows, 0), "n9");
+    assert_eq!(Execution::new(web, false).run(&instances, None, 7, 3).len(), 3);
 }
 
 #[test]
-fn assertion_126_a_template_is_filled_for_a_name() {
+fn near_node_first_then_by_distance() {
+    let instances: Vec<Instance> = (0..20).map(|number| instance(&format!("n{number}"), &[], &[])).collect();
+    let web = query("web").service;
+    let order = |origin: &Origin| executed(&instances, &web, Some(origin), 7);
+    let known = [("N1", 0.0), ("n2", 0.1)];
+    assert_eq!(order(&origin("n1", &known))[..2], ["n1", "n2"], "its own one first");
+    let shuffled = executed(&instances, &web, None, 7);
+    // Without a coordinate of the node, only its own instance moves, from near the front.
+    assert_eq!(order(&origin("other", &known)), shuffled);
+    let mut swapped = shuffled.clone();
+    swapped.swap(0, 9);
+    assert_eq!(order(&origin(&shuffled[9].to_uppercase(), &[known[0]])), swapped);
+    assert_eq!(order(&origin(&shuffled[10], &[known[0]])), shuffled, "it is too far behind");
+}
+
+#[test]
+fn service_mesh_query_returns_proxies() {
+    let with = |node: &str, fields: Value| {
+        let mut found = instance(node, &[], &[]);
+        let service = Arc::make_mut(&mut found.service);
+        service.node = node.into();
+        let mesh = MeshFields::parse(&Object::new("NodeService", &fields).expect("it is an object"));
+        mesh.expect("it is valid").store(&mut service.meta).expect("the key is free");
+        found
+    };
+    let proxy = |node: &str, kind: &str, destination: &str| {
+        with(node, json!({"Kind": kind, "Proxy": {"DestinationServiceName": destination}}))
+    };
+    let found = proxy("p1", "connect-proxy", "WEB");
+    let instances = [
+        instance("own", &[], &[]),
+        found.clone(),
+        proxy("p2", "connect-proxy", "db"),
+        proxy("p3", "", "web"),
+        with("native", json!({"Connect": {"Native": true}})),
+        found,
+    ];
+    let mesh = QueryService { connect: true, ..query("web").service };
+    assert_eq!(nodes(&instances, &mesh), ["native", "p1"], "each once");
+    assert_eq!(nodes(&instances[..1], &query("web").service), ["own"]);
+    let queries = |service: QueryService, connect| Execution::new(service, connect).queries();
+    assert_eq!(queries(query("web").service, true), queries(mesh.clone(), false));
+    assert_eq!(queries(mesh, false).len(), 3);
+    assert_eq!(queries(query("web").service, false), [Query::ServiceInstances("web".into())]);
+    let of_peer = QueryService { peer: "other".into(), ..query("web").service };
+    assert_eq!(queries(of_peer, true), [], "no cluster has peers");
+}
+
+/// Contract: 126.
+#[test]
+fn template_filled_from_name() {
     let mut spec = template("geo-", "^geo-(.*?)-(.*)$", "${match(1)}");
     spec.template.remove_empty_tags = true;
     spec.service.tags = texts(&["${match(2)}", "${match(3)}", "!${name.suffix}", "p:${ name.prefix }"]);
@@ -124,8 +180,9 @@ fn assertion_126_a_template_is_filled_for_a_name() {
     assert_eq!(filled(&query("${name.full}"), "q").unwrap().service.service, "${name.full}");
 }
 
+/// Contract: 126.
 #[test]
-fn assertion_126_a_wrong_template_is_refused_in_consul_s_words() {
+fn invalid_template_errors_match_consul() {
     let error = |regexp: &str, service: &str| {
         filled(&template("t-", regexp, service), "t-x").expect_err(service).to_string()
     };
@@ -162,7 +219,27 @@ fn assertion_126_a_wrong_template_is_refused_in_consul_s_words() {
 }
 
 #[test]
-fn assertion_123_a_query_without_a_name_or_a_service_is_refused() {
+fn filled_texts_are_limited_together() {
+    let mut spec = template("", "^(.*)$", &"${match(1)}".repeat(2_000));
+    let error =
+        |spec: &QuerySpec, length| filled(spec, &"n".repeat(length)).err().map(|error| error.to_string());
+    assert_eq!(error(&spec, QUERY_BYTES_MAX / 2_000), None);
+    let large = error(&spec, 1_000).expect("it would have 2 MB");
+    assert!(
+        large.starts_with("the filled texts have more than 32768 bytes up to Service.Service: "),
+        "{large}"
+    );
+    assert!(large.contains("look up a shorter name"), "{large}");
+    spec.service.service = "web".into();
+    spec.service.tags = Some(vec!["${name.full}".into(); 40]);
+    assert_eq!(error(&spec, 800), None);
+    let large = error(&spec, 1_000).expect("the tags together are too large");
+    assert!(large.contains("Service.Tags[32]"), "{large}");
+}
+
+/// Contract: 123.
+#[test]
+fn rejects_invalid_query_fields() {
     let said = |change: fn(&mut QuerySpec), nearest_n: i64| {
         let mut spec = query("web");
         change(&mut spec);

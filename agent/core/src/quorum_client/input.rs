@@ -110,8 +110,14 @@ pub enum EndReason {
     /// The client no longer needs the session. It waits for the outcome.
     Closed,
     /// The guard received no acknowledged renewal for this long; `None` if it lost the node's
-    /// lease, which the agent knows of. Answered at once.
+    /// lease, which the agent knows of. A time longer than the agent's own is shortened. Answered
+    /// at once.
     GivenUp(Option<Duration>),
+    /// The same, after a silence of this length, which this agent confirms. Answered at once.
+    Confirmed(Duration),
+    /// The client gave the session up, for a reason that this agent cannot confirm: the session is
+    /// recorded as destroyed. Answered at once.
+    Unconfirmed,
 }
 
 /// The reason why a connection ended.

@@ -70,6 +70,7 @@ use crate::request_ids::Registration;
 use context::{Context, Timer};
 use lock_waits::LockWaits;
 use lockmesh_protocol::command::AgentRegistration;
+use lockmesh_protocol::id::Generation;
 use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::query::Blocking;
 use lockmesh_protocol::random::Random;
@@ -162,6 +163,12 @@ impl QuorumClient {
     /// Returns the agent's current registration, if any.
     pub fn registration(&self) -> Option<Registration> {
         self.requests.ids.registration()
+    }
+
+    /// Returns `true` if this is the agent's first registration in the cluster: no process came
+    /// before this one.
+    pub fn is_new_agent(&self) -> bool {
+        self.registration().is_some_and(|registration| registration.generation == Generation(1))
     }
 
     /// Returns the lease of the current registration; `None` until the agent has registered, for

@@ -73,6 +73,9 @@ pub enum Notice {
     ConnectionFailed(String),
     /// A lock without a waiting caller may stay granted until its session ends, for this reason.
     MayStayGranted(Key, SessionId, Unavailable),
+    /// A backup was restored. The servers keep this node's lease, but what the node had registered
+    /// may be lost.
+    Restored,
     /// The servers ended this node's lease, for this reason; the agent registers again, unless it
     /// is leaving.
     LeaseLost(LeaseEnd),

@@ -15,7 +15,7 @@ use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::log_on_change::LogOnChange;
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -26,6 +26,20 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pauses between attempts to register.
 const REGISTRATION_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+
+/// The reason why a registration failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegistrationError {
+    /// The state rejects it.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The server cannot do it.
+    #[error("{0}")]
+    Unavailable(Unavailable),
+    /// The reply belongs to another request.
+    #[error("unexpected reply to the registration: {0:?}")]
+    Unexpected(Box<Response>),
+}
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -123,7 +137,7 @@ impl Registrar {
         slot: Slot,
         routes: &mut Routes,
         now: Time,
-    ) -> Result<Registration, String> {
+    ) -> Result<Registration, RegistrationError> {
         match response {
             Response::Applied(Applied {
                 reply: Reply::Agent { number, generation, lease, secret }, ..
@@ -132,16 +146,16 @@ impl Registrar {
                 // Waiting does not change that, so callers that wait for the registration get an
                 // error.
                 routes.admission.denied(&refusal.to_string());
-                Err(refusal.to_string())
+                Err(RegistrationError::Refused(refusal))
             }
             Response::Unavailable(reason) => {
                 routes.rejected(slot, &reason, now);
                 if let Unavailable::Denied(why) = &reason {
                     routes.admission.denied(why);
                 }
-                Err(reason.to_string())
+                Err(RegistrationError::Unavailable(reason))
             }
-            other => Err(format!("unexpected reply to the registration: {other:?}")),
+            other => Err(RegistrationError::Unexpected(Box::new(other))),
         }
     }
 

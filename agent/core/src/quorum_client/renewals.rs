@@ -56,6 +56,8 @@ pub(super) struct Renewals {
     state: LeaseState,
     /// The newest lease, which may have ended.
     lease: Option<KeptLease>,
+    /// The time of the last registration: renewals that were sent before it end nothing.
+    registered: Time,
     /// The time at which the last acknowledged renewal was sent, under any lease.
     unrenewed_since: Time,
     backoff: Backoff,
@@ -153,7 +155,7 @@ impl KeptLease {
 impl Renewals {
     pub(super) fn new(seed: u64, now: Time) -> Self {
         let backoff = Backoff::new(RENEWAL_BACKOFF, seed);
-        Self { state: LeaseState::default(), lease: None, unrenewed_since: now, backoff }
+        Self { state: LeaseState::default(), lease: None, registered: now, unrenewed_since: now, backoff }
     }
 
     /// Returns when the last acknowledged renewal was sent, under any lease; the agent's start if
@@ -169,6 +171,7 @@ impl Renewals {
 
     /// Starts the lease of a registration. A registration of the same incarnation keeps its lease.
     pub(super) fn begin(&mut self, registration: &Registration, now: Time) {
+        self.registered = now;
         match &mut self.lease {
             Some(lease) if lease.id == registration.lease => lease.hasten(now),
             _ => {
@@ -189,6 +192,11 @@ impl Renewals {
         if let Some(lease) = self.lease.as_mut().filter(|lease| lease.round.is_pausing) {
             lease.hasten(now);
         }
+    }
+
+    /// Sends the next renewal at once, through any server.
+    pub(super) fn renew_now(&mut self, now: Time) {
+        self.lease.iter_mut().for_each(|lease| lease.hasten(now));
     }
 
     /// Returns the lease to renew.
@@ -284,10 +292,10 @@ impl Renewals {
         self.state.keeps_from = self.state.keeps_from.max(ack.keeps_from);
     }
 
-    /// Handles the end of the lease; returns `false` if it is not the current one. Another
-    /// registration begins another lease.
-    pub(super) fn ended(&mut self, id: LeaseId, why: LeaseEnd) -> bool {
-        let is_current = self.is_living(id);
+    /// Handles the end of the lease, in the reply to a renewal of `sent`; returns `false` if it is
+    /// not the current one. Another registration begins another lease, or the same one again.
+    pub(super) fn ended(&mut self, id: LeaseId, why: LeaseEnd, sent: Time) -> bool {
+        let is_current = self.is_living(id) && sent >= self.registered;
         if is_current {
             self.state.ended = Some(why);
         }

@@ -10,7 +10,7 @@ use super::requests::{AttemptFailure, is_forgotten};
 use super::routes::Lost;
 use crate::request_ids::Registration;
 use crate::servers::Slot;
-use lockmesh_protocol::lease::LeaseEnd;
+use lockmesh_protocol::lease::{LeaseEnd, RESTORED};
 use lockmesh_protocol::rpc::{CallId, Response, Status, Unavailable};
 
 impl QuorumClient {
@@ -24,7 +24,7 @@ impl QuorumClient {
                 CallKind::Registration => {
                     match Registrar::answered(response, slot, &mut self.routes, self.cx.now) {
                         Ok(registration) => self.registered(registration),
-                        Err(failure) => self.registration_failed(failure),
+                        Err(failure) => self.registration_failed(failure.to_string()),
                     }
                 }
                 CallKind::Status(registration) => self.status_answered(slot, registration, response),
@@ -79,12 +79,17 @@ impl QuorumClient {
     }
 
     fn renewal_answered(&mut self, slot: Slot, call: PendingCall, response: Response) {
+        if response == Response::Unavailable(Unavailable::Denied(RESTORED.into())) {
+            self.cx.notify(Notice::Restored);
+            // The lease lives, and the leader refuses few renewals.
+            return self.renewals.renew_now(self.cx.now);
+        }
         match self.routes.classify(slot, RetryScope::Own, response, self.cx.now) {
             Ok(Response::LeaseRenewed(ack)) => {
                 self.routes.tracker_mut().acknowledged(ack.leader, ack.term, self.cx.now);
                 self.renewals.acknowledged(&ack, &mut self.cx);
             }
-            Ok(Response::LeaseEnded(lease, why)) if self.renewals.ended(lease, why) => {
+            Ok(Response::LeaseEnded(lease, why)) if self.renewals.ended(lease, why, call.begun) => {
                 // A leaving agent also learns of its leave through a renewal.
                 if !(self.registrar.is_leaving && why == LeaseEnd::Left) {
                     self.cx.notify(Notice::LeaseLost(why));

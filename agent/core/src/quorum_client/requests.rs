@@ -677,7 +677,7 @@ fn may_repeat(request: &Request) -> bool {
 
 /// Returns `true` if no application waits for the reply, and the mesh asks again.
 fn is_of_mesh(request: &Request) -> bool {
-    matches!(request, Request::SyncMesh(_) | Request::Accuse(_) | Request::Spread(_))
+    matches!(request, Request::SyncMesh(_) | Request::Suspect(_) | Request::Spread(_))
 }
 
 pub(super) fn is_forgotten(response: &Response) -> bool {
@@ -736,7 +736,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_waits_for_an_enqueue_continues_or_ends_at_its_deadline() {
+    fn release_waits_for_enqueue_until_deadline() {
         let (mut requests, number, mut cx) = begin(Owner::Caller(CallToken(1)));
         assert!(requests.wait_for_enqueue(number, &mut cx).is_none());
         assert_eq!((requests.pop_runnable(), cx.next_timer()), (None, Some(Time(0) + HOLD)));
@@ -750,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_session_continues_after_its_hold_timeout() {
+    fn session_end_survives_hold_timeout() {
         let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session()));
         let outcome = requests.give_up(number, no_leader(), &mut cx);
         assert!(matches!(outcome, Some(Outcome::Unresolved(Owner::SessionEnd(_), _))));

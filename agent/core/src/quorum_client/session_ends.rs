@@ -84,13 +84,14 @@ impl SessionEnds {
             return cx.reply(token, Err(Unavailable::Overloaded(what)));
         }
         let silent_for = match reason {
-            EndReason::Closed => None,
-            // In whole milliseconds.
-            EndReason::GivenUp(None) => {
+            EndReason::Closed | EndReason::Unconfirmed => None,
+            EndReason::Confirmed(silent_for) => Some(silent_for),
+            EndReason::GivenUp(claimed) => {
+                // In whole milliseconds.
                 let silent_for = cx.now.since(unrenewed_since).as_millis();
-                Some(Duration::from_millis(u64::try_from(silent_for).unwrap_or(u64::MAX)))
+                let known = Duration::from_millis(u64::try_from(silent_for).unwrap_or(u64::MAX));
+                Some(claimed.map_or(known, |claimed| claimed.min(known)))
             }
-            EndReason::GivenUp(silent_for) => silent_for,
         };
         if !is_known {
             let command = match silent_for {
@@ -103,7 +104,9 @@ impl SessionEnds {
         let end = self.under_way.entry(session).or_insert(end);
         match reason {
             EndReason::Closed => end.callers.push(token),
-            EndReason::GivenUp(_) => cx.reply(token, Ok(Answered::Response(Response::Done))),
+            EndReason::GivenUp(_) | EndReason::Confirmed(_) | EndReason::Unconfirmed => {
+                cx.reply(token, Ok(Answered::Response(Response::Done)));
+            }
         }
     }
 

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_due_is_in_order_of_times_and_of_ids() {
+    fn due_order_by_time_then_id() {
         let mut agenda = Agenda::new();
         for (id, at) in [("c", 2), ("b", 1), ("a", 2), ("d", 3)] {
             agenda.move_to(&id, None, Some(Time(at)));

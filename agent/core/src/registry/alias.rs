@@ -1,8 +1,8 @@
 //! Aliases: checks that follow the checks of a service, or of a node.
 
-use super::definition::CheckKind;
 use super::tables::Tables;
 use super::{Outbox, Registry, truncated};
+use crate::definitions::CheckKind;
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::record::{Check, CheckStatus};
 use lockmesh_protocol::rpc::Unavailable;

@@ -1,37 +1,39 @@
 //! This agent's own services and health checks: registered by applications and configuration files,
 //! kept here, and written to the catalog.
 //!
-//! A check has a [kind](CheckKind), a status and an output. The kind decides how the status is
-//! found: an application reports it within a TTL, the agent runs a probe, or the check follows
-//! others (alias). [`Registry`] is the list; `sync.rs` keeps the catalog equal to it
+//! A check has a [kind](crate::definitions::CheckKind), a status and an output. The kind decides
+//! how the status is found: an application reports it within a TTL, the agent runs a probe, or the
+//! check follows others (alias). [`Registry`] is the list; `sync.rs` keeps the catalog equal to it
 //! (anti-entropy).
 //!
 //! The agent's data folder has what is registered, with the status of each check
 //! ([`Store`]), so that sessions that depend on it survive a restart of the agent: a restored check
-//! keeps its status until it has run, or until its TTL is over, which restarts. An agent whose
-//! folder is new adopts the services of an earlier process from the catalog, and the checks that
-//! applications report.
+//! keeps its status until it has run, or until its TTL is over. An agent whose folder is new adopts
+//! the services of an earlier process from the catalog, and the checks that applications report.
+//!
+//! A restart extends the TTL of a check once: the first start after a report writes the deadline
+//! into the folder, and later starts keep it until the next report.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the value, its inputs and effects, and the changes of one check |
 //! | `tables.rs` | the tables of services and checks, and their indexes |
 //! | `agenda.rs` | ids in order of the times at which something is due |
-//! | `definition.rs` | what can be registered as a check |
 //! | `services.rs` | services, their maintenance and their aggregate health |
 //! | `sidecar.rs` | proxies that are registered with their service |
 //! | `runs.rs` | when checks run, and how many at a time |
 //! | `thresholds.rs` | after how many results a status changes |
 //! | `alias.rs` | checks that follow other checks |
 //! | `stored.rs` | what the data folder has, and how a registry begins with it |
+//! | `undo.rs` | takes back what could not be stored |
 //! | `sync.rs` | anti-entropy |
 //!
-//! **Invariant:** the agent owns its node in the catalog, except for the node's health and the
-//! servers' own service: entries of others are removed, and its own return.
+//! **Invariants:** the agent owns its node in the catalog, except for the node's health and the
+//! servers' own service: entries of others are removed, and its own return. Restarts, however many,
+//! keep a check without reports from its expiry for one TTL in all, and delay no deregistration.
 
 mod agenda;
 mod alias;
-mod definition;
 mod runs;
 mod services;
 mod sidecar;
@@ -41,16 +43,16 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod thresholds;
+mod undo;
 
 pub use alias::AliasedNode;
-pub use definition::{
-    CheckKind, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NewCheck, Probe, Target, Thresholds, TlsTarget,
-};
 pub use runs::{Outcome, Run, RunId};
-pub use services::{ServiceHealth, ServiceRegistration};
-pub use sidecar::{SIDECAR_PORTS, Sidecar, sidecar_of};
-pub use stored::{Configured, Source, Store, Stored, StoredCheck, StoredService};
+pub use services::ServiceHealth;
+pub use sidecar::SIDECAR_PORTS;
+pub use stored::{Source, Store, Stored, StoredCheck, StoredService, StoredTimes};
+pub use undo::Undo;
 
+use crate::definitions::NewCheck;
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{Check, CheckStatus, NODE_MAINTENANCE, Service};
@@ -100,11 +102,8 @@ impl Default for Limits {
 /// The reason why nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// There is no such check.
-    #[error("Unknown check ID {0:?}. Ensure that the check ID is passed, not the check name.")]
-    UnknownCheck(CheckId),
     /// There is no such service.
-    #[error("Unknown service ID {0:?}. Ensure that the service ID is passed, not the service name.")]
+    #[error("No service registered with ID {0:?}")]
     UnknownService(ServiceId),
     /// A check names a service that is not registered.
     #[error(
@@ -126,7 +125,7 @@ pub enum RegistryError {
          set its Port, or deregister a sidecar", SIDECAR_PORTS.start(), SIDECAR_PORTS.end()
     )]
     NoSidecarPort,
-    /// It has no TTL, so no application reports its status.
+    /// There is no such check, or it has no TTL, so no application reports its status.
     #[error("CheckID {0:?} does not have associated TTL")]
     NoTtl(CheckId),
 }
@@ -147,6 +146,9 @@ pub enum Input {
     Aliased(NodeName, Result<AliasedNode, Unavailable>),
     /// A leader was found: a failed round is repeated soon.
     LeaderFound,
+    /// The catalog may have lost the node's services and checks, or have older ones: it is compared
+    /// at once.
+    CatalogLost,
     /// Time has passed without another input, or the registry was changed.
     Tick,
 }
@@ -224,6 +226,8 @@ pub struct Registry {
     departed: Departed,
     runs: Runs,
     sync: CatalogSync,
+    /// The restored checks whose deadlines the data folder does not have yet.
+    unstored: BTreeSet<CheckId>,
     random: Random,
 }
 
@@ -245,6 +249,8 @@ struct LocalCheck {
     last_report: String,
     /// The time at which it turns critical; `None` once it has, or if it has no expiry.
     deadline: Option<Time>,
+    /// Set while the data folder has the deadline: from a start until the first report.
+    keeps_deadline: bool,
     /// The time of its next run; `None` during a run, or if the agent does not run it.
     next_run: Option<Time>,
     /// Set until the end of the first run of a restored check, which all of them have together.
@@ -252,7 +258,7 @@ struct LocalCheck {
     streak: Streak,
     /// The time since which reports or runs find it critical.
     critical_since: Option<Time>,
-    /// Set once a report or a run found its status in this process.
+    /// Set once a report, a run or the end of its TTL found its status: the catalog is not adopted.
     is_found: bool,
     unwritten: Unwritten,
 }
@@ -294,8 +300,12 @@ impl Registry {
             Input::Ran(run, outcome) => self.ran(now, run, outcome, outbox),
             Input::Aliased(node, found) => self.tables.aliases.found(node, found),
             Input::LeaderFound => self.hasten_round(now),
+            Input::CatalogLost => self.sync.catalog_lost(now, &mut self.random),
             Input::Tick => {}
         }
+        let unstored = std::mem::take(&mut self.unstored);
+        let unstored = unstored.iter().filter_map(|key| self.tables.checks().get(key));
+        outbox.stores.extend(unstored.map(LocalCheck::store));
         self.expire(now, outbox);
         self.reap(now, outbox);
         self.follow_aliases(now, outbox);
@@ -340,8 +350,8 @@ impl Registry {
     /// Records an application's report. The TTL restarts.
     ///
     /// # Errors
-    /// Nothing was changed. [`RegistryError::UnknownCheck`]: the application must register the
-    /// check first. [`RegistryError::NoTtl`]: there is nothing to report.
+    /// Nothing was changed. [`RegistryError::NoTtl`]: the application must register a check with
+    /// a TTL first.
     pub fn report(
         &mut self,
         now: Time,
@@ -357,24 +367,21 @@ impl Registry {
             check.deadline = Some(now + ttl);
             Ok(output)
         });
-        let output = reported.ok_or_else(|| RegistryError::UnknownCheck(id.clone()))??;
+        let output = reported.ok_or_else(|| RegistryError::NoTtl(id.clone()))??;
         self.update(now, id, (status, output), outbox);
         Ok(self.tables.version)
     }
 
-    /// Removes a check, here and from the catalog.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownCheck`]: nothing was changed, here or in the catalog.
-    pub fn deregister_check(&mut self, id: &CheckId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
+    /// Removes a check, here and from the catalog. Returns `false` if it was not registered.
+    pub fn deregister_check(&mut self, id: &CheckId, outbox: &mut Outbox) -> bool {
         let key = id.folded();
-        let check = self.tables.remove_check(&key).ok_or_else(|| RegistryError::UnknownCheck(id.clone()))?;
+        let Some(check) = self.tables.remove_check(&key) else { return false };
         outbox.stores.push(Store::Check(key.clone(), None));
         // Kept until the catalog is updated, however long that takes.
         self.departed.checks.insert(key, check.service());
         self.limit_departed();
         self.tables.version += 1;
-        Ok(self.tables.version)
+        true
     }
 
     /// Puts the node into maintenance with this reason, or ends it without one. A node already in
@@ -388,7 +395,7 @@ impl Registry {
                 outbox.notices.push(Notice::MaintenanceBegan(notes.clone()));
                 self.insert_check(now, NewCheck::maintenance(id, None, &notes), Source::Api, outbox);
             }
-            None if self.deregister_check(&id, outbox).is_ok() => {
+            None if self.deregister_check(&id, outbox) => {
                 outbox.notices.push(Notice::MaintenanceEnded);
             }
             _ => {}
@@ -435,8 +442,10 @@ impl Registry {
         // A random delay, so that the agents of a cluster do not write at the same time.
         let delay = self.limits.update_interval.mul_f64(0.5 + self.random.fraction());
         let key = id.folded();
-        let Some(has_turned) = self.tables.update(now, &key, news, delay) else { return };
-        if has_turned {
+        let kept = |tables: &Tables| tables.checks().get(&key).map(LocalCheck::kept);
+        let before = kept(&self.tables);
+        self.tables.update(now, &key, news, delay);
+        if kept(&self.tables) != before {
             outbox.stores.extend(self.tables.checks().get(&key).map(LocalCheck::store));
         }
     }
@@ -455,7 +464,7 @@ impl Registry {
             outbox.notices.push(Notice::Turned(id.clone(), status, output.clone()));
         }
         let is_first_failure = status == CheckStatus::Critical && check.critical_since.is_none();
-        if has_turned || is_first_failure || check.record.output != output {
+        if has_turned || is_first_failure || !check.is_found || check.record.output != output {
             self.update(now, id, (status, output), outbox);
         }
     }
@@ -485,7 +494,7 @@ impl Registry {
         let due = due.into_iter().filter_map(|key| self.tables.checks().get(key));
         let due = due.filter_map(|check| Some((check.record.service_id.clone()?, check.record.id.clone())));
         for (service, check) in due.collect::<Vec<_>>() {
-            if self.deregister_service(&service, outbox).is_ok() {
+            if self.deregister_service(&service, outbox) {
                 outbox.notices.push(Notice::Reaped(service, check));
             }
         }
@@ -514,6 +523,7 @@ impl LocalCheck {
             source,
             last_report: String::new(),
             deadline: definition.kind.ttl().map(|ttl| now + ttl),
+            keeps_deadline: false,
             next_run: None,
             is_bunched: false,
             streak: Streak::of_new(definition.thresholds),
@@ -536,33 +546,37 @@ impl LocalCheck {
         // ignored.
         if self.definition.kind == existing.definition.kind {
             (self.next_run, self.is_bunched) = (existing.next_run, existing.is_bunched);
+            // A file says nothing about its application: reloads would keep it from its expiry.
+            if self.source == Source::Config {
+                (self.deadline, self.keeps_deadline) = (existing.deadline, existing.keeps_deadline);
+            }
         }
     }
 
-    /// Sets a status and an output; returns `true` if the status changed, and `None` if neither
-    /// did. A change of status is urgent; a change of output alone may wait for `delay`.
-    fn update(
-        &mut self,
-        now: Time,
-        (status, output): (CheckStatus, String),
-        delay: Duration,
-    ) -> Option<bool> {
+    /// Sets a status and an output; returns `true` if either changed. A change of status is urgent;
+    /// a change of output alone may wait for `delay`.
+    fn update(&mut self, now: Time, (status, output): (CheckStatus, String), delay: Duration) -> bool {
+        self.keeps_deadline = false;
         self.critical_since = match status {
             CheckStatus::Critical => Some(self.critical_since.unwrap_or(now)),
             _ => None,
         };
-        let has_turned = self.record.status != status;
-        if has_turned {
+        if self.record.status != status {
             self.unwritten.at = Some(now);
         } else if self.record.output != output {
             // Never later than planned: a check that reports often would postpone it forever.
             let later = now + delay;
             self.unwritten.at = Some(self.unwritten.at.map_or(later, |at| at.min(later)));
         } else {
-            return None;
+            return false;
         }
         (self.record.status, self.record.output) = (status, output);
-        Some(has_turned)
+        true
+    }
+
+    /// Returns what the data folder must have soon; it may have an older output.
+    fn kept(&self) -> (CheckStatus, Option<Time>, bool) {
+        (self.record.status, self.critical_since, self.keeps_deadline)
     }
 
     /// Returns the folded id of its service.
@@ -573,6 +587,10 @@ impl LocalCheck {
     /// Returns the time at which its service is deregistered.
     fn reaped_at(&self) -> Option<Time> {
         self.record.service_id.as_ref()?;
+        // What an earlier process found may be over: the first run is soon.
+        if !self.is_found && self.definition.kind.probe().is_some() {
+            return None;
+        }
         Some(self.critical_since? + self.definition.deregister_after?.max(MIN_DEREGISTER_AFTER))
     }
 
@@ -598,12 +616,17 @@ fn maintenance_notes(reason: &str, of_what: &str) -> String {
     }
 }
 
+/// Returns the number of bytes to which a text can be cut, at most this many: a cut within a
+/// character would be invalid text.
+pub fn floor_char_boundary(text: &str, bytes: usize) -> usize {
+    (0..=bytes.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0)
+}
+
 /// Truncates an output that is too long, and appends a note about it.
 fn truncated(output: &str, limit: usize) -> String {
     if output.len() <= limit {
         return output.to_owned();
     }
-    // A cut within a character would be invalid text.
-    let end = (0..=limit).rev().find(|end| output.is_char_boundary(*end)).unwrap_or(0);
+    let end = floor_char_boundary(output, limit);
     format!("{} ... (captured {end} of {} bytes)", &output[..end], output.len())
 }

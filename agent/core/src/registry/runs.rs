@@ -5,8 +5,8 @@
 //! Restored checks have their first run at once, and the second at a random time within the
 //! interval. If more are due than may run, those that are due longest go first.
 
-use super::definition::Probe;
-use super::{Outbox, Registry};
+use super::{LocalCheck, Outbox, Registry};
+use crate::definitions::Probe;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::time::Time;
@@ -56,6 +56,11 @@ impl Runs {
     /// Returns the number of runs in progress.
     pub(super) fn count(&self) -> usize {
         self.running.len()
+    }
+
+    /// Returns `true` if a check runs, by its folded id.
+    pub(super) fn runs(&self, check: &CheckId) -> bool {
+        self.checks.contains(check)
     }
 
     /// Returns the number of a run that begins.
@@ -122,10 +127,22 @@ impl Registry {
             let interval = check.definition.kind.probe()?.interval;
             check.next_run = Some(now + share.map_or(interval, |share| interval.mul_f64(share)));
             check.is_bunched = false;
-            check.streak.count(check.definition.thresholds, outcome.status)
+            Some(check.count(outcome.status))
         });
-        if let Some(status) = turned.flatten() {
+        let Some((turned, has_counted)) = turned.flatten() else { return };
+        if let Some(status) = turned {
             self.turn(now, &id, (status, outcome.output), outbox);
         }
+        outbox.stores.extend(self.tables.checks().get(&id).filter(|_| has_counted).map(LocalCheck::store));
+    }
+}
+
+impl LocalCheck {
+    /// Counts a result. Returns the status that it leads to, if any, and whether the data folder
+    /// must have the count.
+    fn count(&mut self, result: CheckStatus) -> (Option<CheckStatus>, bool) {
+        let (limits, before) = (self.definition.thresholds, self.streak);
+        let turned = self.streak.count(limits, result);
+        (turned, self.streak.kept(limits) != before.kept(limits))
     }
 }

@@ -1,10 +1,10 @@
 //! Services of this agent: registration, maintenance, aggregate health.
 
-use super::definition::NewCheck;
-use super::sidecar::{Part, Sidecar, sidecar_of};
+use super::sidecar::Part;
 use super::stored::{Source, Store, StoredService};
 use super::tables::Tables;
 use super::{Notice, Outbox, Registry, RegistryError, Unwritten, maintenance_notes};
+use crate::definitions::{NewCheck, ServiceRegistration, sidecar_of};
 use core::net::IpAddr;
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::record::{
@@ -78,19 +78,19 @@ impl Registry {
                 replaces_checks && !named.contains(check) && !is_maintenance(check.as_str())
             };
             for check in self.tables.checks_of(&id.folded()).into_iter().filter(is_dropped) {
-                let _ = self.deregister_check(&check, outbox);
+                self.deregister_check(&check, outbox);
             }
         }
         Ok(self.tables.version)
     }
 
-    /// Removes a service with its checks and its sidecar, here and from the catalog.
-    ///
-    /// # Errors
-    /// [`RegistryError::UnknownService`]: nothing was changed, here or in the catalog.
-    pub fn deregister_service(&mut self, id: &ServiceId, outbox: &mut Outbox) -> Result<u64, RegistryError> {
+    /// Removes a service with its checks and its sidecar, here and from the catalog. Returns
+    /// `false` if it was not registered.
+    pub fn deregister_service(&mut self, id: &ServiceId, outbox: &mut Outbox) -> bool {
         let key = id.folded();
-        self.tables.remove_service(&key).ok_or_else(|| RegistryError::UnknownService(id.clone()))?;
+        if self.tables.remove_service(&key).is_none() {
+            return false;
+        }
         outbox.stores.push(Store::Service(key.clone(), None));
         for check in self.tables.checks_of(&key) {
             self.tables.remove_check(&check);
@@ -104,9 +104,9 @@ impl Registry {
         let sidecar = ServiceId::from(sidecar_of(id.as_str()));
         // Another service may have that id by chance.
         if self.tables.services().get(&sidecar.folded()).is_some_and(|known| known.is_sidecar) {
-            self.deregister_service(&sidecar, outbox)?;
+            self.deregister_service(&sidecar, outbox);
         }
-        Ok(self.tables.version)
+        true
     }
 
     /// Puts a service into maintenance with this reason, or ends it without one. A service already
@@ -131,7 +131,9 @@ impl Registry {
                 self.insert_check(now, check, Source::Api, outbox);
             }
             Some(_) => {}
-            None => drop(self.deregister_check(&id, outbox)),
+            None => {
+                self.deregister_check(&id, outbox);
+            }
         }
         Ok(self.tables.version)
     }
@@ -185,19 +187,6 @@ impl Tables {
             describe(record, &service.record);
         }
     }
-}
-
-/// The registration of a service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServiceRegistration {
-    /// The service. Its node is the agent's.
-    pub service: Service,
-    /// Its checks.
-    pub checks: Vec<NewCheck>,
-    /// Set to deregister its other checks.
-    pub replaces_checks: bool,
-    /// The proxy that is registered with it.
-    pub sidecar: Option<Sidecar>,
 }
 
 impl LocalService {

@@ -1,8 +1,8 @@
 //! Sidecar proxies: each is registered, and deregistered, with the service that it runs beside.
 
 use super::RegistryError;
-use super::definition::{CheckKind, NewCheck, Probe, Target};
-use super::services::{LocalService, ServiceRegistration};
+use super::services::LocalService;
+use crate::definitions::{CheckKind, NewCheck, Probe, ServiceRegistration, Sidecar, Target};
 use lockmesh_protocol::host_port::join;
 use lockmesh_protocol::id::{CheckId, ServiceId};
 use lockmesh_protocol::record::{CheckStatus, Service};
@@ -15,17 +15,6 @@ pub const SIDECAR_PORTS: RangeInclusive<u16> = 21_000..=21_255;
 
 const LISTENING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A proxy that is registered with its service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sidecar {
-    /// The proxy; a port of 0 is replaced by a free one of [`SIDECAR_PORTS`].
-    pub service: Service,
-    /// Its checks. Without any it gets two: its port is open, and its service is healthy.
-    pub checks: Vec<NewCheck>,
-    /// The host to which the first of these two checks connects.
-    pub host: String,
-}
-
 /// A service to insert, with its checks.
 pub(super) struct Part {
     pub(super) service: Service,
@@ -33,17 +22,7 @@ pub(super) struct Part {
     pub(super) is_sidecar: bool,
 }
 
-/// Returns the id or the name of the sidecar proxy of a service with this one.
-pub fn sidecar_of(service: &str) -> String {
-    format!("{service}-sidecar-proxy")
-}
-
 impl ServiceRegistration {
-    /// Returns its checks and its sidecar's.
-    pub fn all_checks(&self) -> impl Iterator<Item = &NewCheck> {
-        self.checks.iter().chain(self.sidecar.iter().flat_map(|sidecar| &sidecar.checks))
-    }
-
     /// Returns what to insert.
     ///
     /// # Errors

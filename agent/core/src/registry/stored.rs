@@ -3,14 +3,14 @@
 //! Definitions of configuration files are in the folder too, for the status of their checks: a
 //! restart of the agent must not end the sessions that depend on them.
 
-use super::definition::NewCheck;
 use super::runs::Runs;
-use super::services::{LocalService, ServiceRegistration};
+use super::services::LocalService;
 use super::sidecar::SIDECAR_PORTS;
 use super::sync::CatalogSync;
 use super::tables::Tables;
 use super::thresholds::Streak;
 use super::{Departed, EXPIRED, Limits, LocalCheck, Outbox, Registry, RegistryError, Unwritten};
+use crate::definitions::{Configured, NewCheck, ServiceRegistration};
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{CheckStatus, Service};
@@ -55,6 +55,26 @@ pub struct StoredCheck {
     pub status: CheckStatus,
     /// Its output then.
     pub output: String,
+    /// The times that continue across restarts.
+    #[serde(default)]
+    pub times: StoredTimes,
+    /// The numbers of consecutive successes and failures, up to the thresholds; `None` if an
+    /// earlier version wrote it.
+    #[serde(default)]
+    pub results: Option<(u32, u32)>,
+}
+
+/// The times of a check that continue across restarts of the agent, on the clock of the registry.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredTimes {
+    /// The boot of the host on whose clock they are. The registry leaves it to the data folder,
+    /// which drops the times of an earlier boot: they begin again.
+    pub boot: String,
+    /// The time at which it turns critical without a report. Written by the first start after a
+    /// report, and removed by the next report, so that reports write nothing otherwise.
+    pub deadline: Option<Time>,
+    /// The time since which reports or runs find it critical.
+    pub critical_since: Option<Time>,
 }
 
 /// A change of the data folder: an entry to write, or `None` to remove it, or the note about the
@@ -80,15 +100,6 @@ pub struct Stored {
     pub is_adopted: bool,
 }
 
-/// The services and checks of the configuration files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Configured {
-    /// Services with their checks.
-    pub services: Vec<ServiceRegistration>,
-    /// Checks of the node, or of a service by its id.
-    pub checks: Vec<NewCheck>,
-}
-
 impl Stored {
     /// Removes the checks whose service is gone, and returns their ids.
     pub fn drop_orphans(&mut self) -> Vec<CheckId> {
@@ -111,6 +122,7 @@ impl Registry {
             departed: Departed::default(),
             runs: Runs::default(),
             sync: CatalogSync::new(random.number(), now, !stored.is_adopted),
+            unstored: BTreeSet::new(),
             random,
         };
         registry.restore(now, stored);
@@ -131,19 +143,24 @@ impl Registry {
     }
 
     fn restore_check(&mut self, now: Time, stored: StoredCheck, unwritten: Unwritten) {
-        let StoredCheck { check: definition, source, status, output } = stored;
+        let StoredCheck { check: definition, source, status, output, times, results } = stored;
         let mut record = definition.record(&self.tables.node);
         self.tables.describe_service(&mut record);
         (record.status, record.output) = (status, output);
-        let streak = Streak::of_status(definition.thresholds, status);
+        let streak = Streak::restored(definition.thresholds, status, results);
         let first_run = definition.kind.probe().map(|probe| probe.interval.min(RESTORED_RUN_WITHIN));
         let first_run = first_run.map(|within| now + self.jitter(within));
         let mut check = LocalCheck::new(now, definition, record, source);
         if check.record.output.starts_with(EXPIRED) {
-            check.deadline = None;
+            // The catalog may not have it yet, and must not be adopted instead.
+            (check.deadline, check.is_found) = (None, true);
         } else {
             check.last_report.clone_from(&check.record.output);
+            check.keep_deadline(&times);
+            self.unstored.extend((check.deadline != times.deadline).then(|| check.record.id.folded()));
         }
+        check.critical_since =
+            times.critical_since.filter(|_| status == CheckStatus::Critical).map(|at| at.min(now));
         (check.streak, check.next_run, check.unwritten) = (streak, first_run, unwritten);
         check.is_bunched = true;
         self.tables.insert_check(check);
@@ -163,8 +180,8 @@ impl Registry {
         let parts: Vec<_> = configured.services.iter().flat_map(|new| new.clone().parts(0)).collect();
         let services: BTreeSet<_> = parts.iter().map(|part| part.service.id.folded()).collect();
         let of_services = parts.iter().flat_map(|part| &part.checks);
-        let checks = of_services.chain(&configured.checks).map(|check| check.id.folded());
-        let checks: BTreeSet<_> = checks.collect();
+        let checks: BTreeSet<_> =
+            of_services.chain(&configured.checks).map(|check| check.id.folded()).collect();
         self.tables.has_room_for(&self.limits, &services, &checks)?;
         has_services_of(self.tables.services(), &services, &configured.checks)?;
         has_sidecar_ports(self.tables.services(), &services, &configured.services)?;
@@ -173,12 +190,11 @@ impl Registry {
         let gone = known.filter(|(id, service)| is_gone(service.source, services.contains(*id)));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
             // A sidecar may be gone with its service.
-            let _ = self.deregister_service(&id, outbox);
+            self.deregister_service(&id, outbox);
         }
-        let known = self.tables.checks().iter();
-        let gone = known.filter(|(id, check)| is_gone(check.source, checks.contains(*id)));
+        let gone = self.tables.checks().iter().filter(|(id, it)| is_gone(it.source, checks.contains(*id)));
         for id in gone.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
-            self.deregister_check(&id, outbox)?;
+            self.deregister_check(&id, outbox);
         }
         for service in configured.services {
             self.register_service(now, service, Source::Config, outbox)?;
@@ -227,6 +243,12 @@ fn has_services_of(
 }
 
 impl LocalCheck {
+    /// Continues with the deadline of an earlier process, which may have had a longer TTL.
+    fn keep_deadline(&mut self, times: &StoredTimes) {
+        self.deadline = self.deadline.map(|whole| times.deadline.map_or(whole, |kept| kept.min(whole)));
+        self.keeps_deadline = self.deadline.is_some();
+    }
+
     /// Returns what the data folder must have of it.
     pub(super) fn store(&self) -> Store {
         let stored = StoredCheck {
@@ -234,6 +256,12 @@ impl LocalCheck {
             source: self.source,
             status: self.record.status,
             output: self.record.output.clone(),
+            times: StoredTimes {
+                boot: String::new(),
+                deadline: self.deadline.filter(|_| self.keeps_deadline),
+                critical_since: self.critical_since,
+            },
+            results: Some(self.streak.kept(self.definition.thresholds)),
         };
         Store::Check(self.record.id.folded(), Some(Box::new(stored)))
     }

@@ -2,18 +2,19 @@
 //!
 //! A round removes what has departed, writes what changed, and from time to time compares the whole
 //! node: the catalog gets back what it lost (a restored backup, a node removed by hand) and loses
-//! what others put there. A failure ends the round, and the next one begins after a pause that
-//! grows.
+//! what others put there. It does so soon after a restore, or when the agent had to register again.
+//! A failure ends the round, and the next one begins after a pause that grows.
 
-use super::definition::{CheckKind, NewCheck};
 use super::services::LocalService;
 use super::stored::{Source, Store};
 use super::tables::Tables;
 use super::thresholds::Streak;
 use super::{LocalCheck, Notice, Order, Outbox, Registry, Unwritten};
+use crate::definitions::{CheckKind, NewCheck};
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::id::{CheckId, LogIndex, ServiceId};
 use lockmesh_protocol::log_on_change::LogOnChange;
+use lockmesh_protocol::random::Random;
 use lockmesh_protocol::record::{Check, SERF_HEALTH, Service};
 use lockmesh_protocol::time::Time;
 use std::collections::btree_map::Entry;
@@ -25,6 +26,10 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duratio
 /// The maximum time until a failed round is repeated when a leader is found. Random, because the
 /// agents of a fleet find it at the same time.
 const HASTENED_WITHIN: Duration = Duration::from_millis(200);
+/// The maximum time until the comparison after a restore or a registration. Random, because the
+/// agents of a fleet learn of a restore within one renewal interval, and renew together after an
+/// election.
+const COMPARED_WITHIN: Duration = Duration::from_millis(500);
 /// The minimum interval between comparisons; as much again is added at random.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 /// The maximum number of checks in one command.
@@ -50,6 +55,8 @@ pub(super) struct CatalogSync {
     written: u64,
     /// The time of the next comparison.
     compare_at: Time,
+    /// Set if it became due during another one, whose reads may be older than the reason.
+    compares_again: bool,
     /// Set after a refused write: the catalog is not as assumed, so it is compared before changes
     /// are written.
     compares_first: bool,
@@ -147,10 +154,21 @@ impl CatalogSync {
         self.compares_first = true;
     }
 
+    /// Compares the catalog soon, or after the round under way.
+    pub(super) fn catalog_lost(&mut self, now: Time, random: &mut Random) {
+        // Changes of checks would be refused without their services.
+        self.compares_first = true;
+        self.compares_again = self.round.is_some();
+        if self.retry_at.is_none_or(|at| at > now + COMPARED_WITHIN) {
+            self.retry_at = Some(now + COMPARED_WITHIN.mul_f64(random.fraction()));
+        }
+    }
+
     pub(super) fn new(seed: u64, now: Time, adopts: bool) -> Self {
         Self {
             written: 0,
             compare_at: now,
+            compares_again: false,
             // What the catalog has may be newer than a definition without a status.
             compares_first: adopts,
             retry_at: None,
@@ -168,7 +186,8 @@ impl CatalogSync {
     /// Returns the time of the next round, if the next write is due at `write`; `None` during a
     /// round.
     pub(super) fn wakes_at(&self, write: Option<Time>) -> Option<Time> {
-        let due = write.map_or(self.compare_at, |write| write.min(self.compare_at));
+        let compare_at = if self.compares_first { Time::default() } else { self.compare_at };
+        let due = write.map_or(compare_at, |write| write.min(compare_at));
         self.round.is_none().then(|| self.retry_at.unwrap_or(due))
     }
 }
@@ -273,7 +292,7 @@ impl Registry {
     pub(super) fn compare(&mut self, now: Time, checks: &[Arc<Check>], outbox: &mut Outbox) {
         let Some(round) = self.sync.round.take() else { return };
         let Pending::Checks(before, services) = round.pending else { return };
-        self.sync.compares_first = false;
+        self.sync.compares_first = std::mem::take(&mut self.sync.compares_again);
         // Once: what appears there later, or was removed here, is not left from before.
         let adopts = std::mem::take(&mut self.sync.adopts);
         let is_own = |service: &&Arc<Service>| service.id.folded().as_str() != SERVERS;
@@ -411,6 +430,7 @@ impl Registry {
         // A whole TTL: the application could not report while no agent ran.
         let mut check = LocalCheck::new(now, definition, record, Source::Api);
         check.last_report.clone_from(&left.output);
+        check.keeps_deadline = check.deadline.is_some();
         // The catalog is up to date.
         check.unwritten = Unwritten { at: None, version: self.tables.version };
         outbox.stores.push(check.store());

@@ -6,10 +6,11 @@
 
 use super::agenda::Agenda;
 use super::alias::Aliases;
-use super::definition::NewCheck;
 use super::services::LocalService;
 use super::stored::Source;
+use super::undo::Undo;
 use super::{Limits, LocalCheck, RegistryError};
+use crate::definitions::NewCheck;
 use lockmesh_protocol::id::{CheckId, NodeName, ServiceId};
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::time::Time;
@@ -39,6 +40,8 @@ pub(super) struct Tables {
     pub(super) check_writes: Agenda<CheckId>,
     /// The services by the times at which they are written to the catalog.
     pub(super) service_writes: Agenda<ServiceId>,
+    /// What the change under way replaces, if it can be taken back.
+    pub(super) undo: Option<Undo>,
 }
 
 impl Tables {
@@ -55,6 +58,7 @@ impl Tables {
             runs: Agenda::new(),
             check_writes: Agenda::new(),
             service_writes: Agenda::new(),
+            undo: None,
         }
     }
 
@@ -99,6 +103,7 @@ impl Tables {
     }
 
     pub(super) fn remove_service(&mut self, id: &ServiceId) -> Option<LocalService> {
+        self.note_service(id);
         let service = self.services.remove(id)?;
         self.aliases.touch((None, Some(id.clone())));
         self.service_writes.move_to(id, service.unwritten.at, None);
@@ -125,12 +130,25 @@ impl Tables {
     }
 
     pub(super) fn remove_check(&mut self, id: &CheckId) -> Option<LocalCheck> {
+        self.note_check(id);
         let check = self.checks.remove(id)?;
         self.move_check(id, check.times(), [None; 4]);
         self.of_services.remove(&(check.service(), id.clone()));
         self.aliases.remove(id, &check.definition.kind);
         self.aliases.touch((None, check.service()));
         Some(check)
+    }
+
+    fn note_service(&mut self, id: &ServiceId) {
+        if let Some(undo) = &mut self.undo {
+            undo.services.entry(id.clone()).or_insert_with(|| self.services.get(id).cloned());
+        }
+    }
+
+    fn note_check(&mut self, id: &CheckId) {
+        if let Some(undo) = &mut self.undo {
+            undo.checks.entry(id.clone()).or_insert_with(|| self.checks.get(id).cloned());
+        }
     }
 
     /// Changes a check, except for its id, its definition and its service. After a change of its
@@ -157,24 +175,20 @@ impl Tables {
     }
 
     /// Sets a status and an output; see [`LocalCheck::update`].
-    pub(super) fn update(
-        &mut self,
-        now: Time,
-        id: &CheckId,
-        news: (CheckStatus, String),
-        delay: Duration,
-    ) -> Option<bool> {
+    pub(super) fn update(&mut self, now: Time, id: &CheckId, news: (CheckStatus, String), delay: Duration) {
         let version = self.version + 1;
         let updated = self.change_check(id, |check| {
             check.is_found = true;
             // A repeated report must not keep a write of the check from being the last one.
-            let has_turned = check.update(now, news, delay)?;
-            check.unwritten.version = version;
-            Some(has_turned)
+            let has_changed = check.update(now, news, delay);
+            if has_changed {
+                check.unwritten.version = version;
+            }
+            has_changed
         });
-        let has_turned = updated.flatten()?;
-        self.touch(id);
-        Some(has_turned)
+        if updated == Some(true) {
+            self.touch(id);
+        }
     }
 
     fn move_check(&mut self, id: &CheckId, from: [Option<Time>; 4], to: [Option<Time>; 4]) {

@@ -1,6 +1,7 @@
 //! Counts the consecutive results of a check, so that a single failure need not change its status.
+//! This limits flapping.
 
-use super::definition::Thresholds;
+use crate::definitions::Thresholds;
 use lockmesh_protocol::record::CheckStatus;
 
 /// The consecutive results of a check.
@@ -23,6 +24,23 @@ impl Streak {
             CheckStatus::Critical => Self { successes: 0, failures: limits.failures_before_critical },
             _ => Self { successes: limits.success_before_passing, failures: 0 },
         }
+    }
+
+    /// Returns the count that an earlier process left: restarts must not keep a status from its
+    /// change. Without one, it is that of the status.
+    pub(super) fn restored(limits: Thresholds, status: CheckStatus, kept: Option<(u32, u32)>) -> Self {
+        match kept {
+            Some((successes, failures)) => Self { successes, failures },
+            None => Self::of_status(limits, status),
+        }
+    }
+
+    /// Returns what decides about the next change, for the next process. It stays the same while
+    /// results repeat.
+    pub(super) fn kept(self, limits: Thresholds) -> (u32, u32) {
+        let Thresholds { success_before_passing, failures_before_critical, failures_before_warning } = limits;
+        let failures = failures_before_critical.max(failures_before_warning);
+        (self.successes.min(success_before_passing), self.failures.min(failures))
     }
 
     /// Counts a result, and returns the status that it leads to; `None` if that does not change
@@ -55,8 +73,9 @@ mod tests {
     const THREE: Thresholds =
         Thresholds { success_before_passing: 3, failures_before_warning: 2, failures_before_critical: 3 };
 
+    /// Contract: 99.
     #[test]
-    fn assertion_99_the_first_result_counts_at_once_and_each_change_needs_its_number() {
+    fn first_result_immediate_changes_need_streak() {
         let mut streak = Streak::of_new(THREE);
         let results = [
             (Critical, Some(Critical)),
@@ -76,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_number_for_warnings_failures_lead_to_critical_only() {
+    fn no_warning_threshold_skips_warning() {
         let limits = Thresholds { failures_before_warning: 0, ..THREE };
         let mut streak = Streak::of_status(limits, Passing);
         assert_eq!([(); 3].map(|()| streak.count(limits, Critical)), [None, None, Some(Critical)]);
@@ -85,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_check_of_an_earlier_process_keeps_its_protection() {
+    fn restored_status_keeps_thresholds() {
         let mut streak = Streak::of_status(THREE, Critical);
         assert_eq!([(); 3].map(|()| streak.count(THREE, Passing)), [None, None, Some(Passing)]);
     }

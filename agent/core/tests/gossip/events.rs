@@ -53,7 +53,7 @@ fn assert_heard(fleet: &Fleet, hosts: u32, count: usize) {
 }
 
 #[test]
-fn an_event_reaches_all_hosts_once_by_gossip_alone() {
+fn gossip_alone_reaches_all_once() {
     let mut fleet = Fleet::of(32);
     fleet.servers.is_away = true;
     fleet.loss = 50;
@@ -68,7 +68,7 @@ fn an_event_reaches_all_hosts_once_by_gossip_alone() {
 }
 
 #[test]
-fn what_gossip_misses_the_servers_tell() {
+fn servers_deliver_missed_events() {
     let mut fleet = Fleet::of(16);
     fleet.loss = 700;
     for number in 0..4 {
@@ -79,7 +79,7 @@ fn what_gossip_misses_the_servers_tell() {
 }
 
 #[test]
-fn an_event_goes_from_cell_to_cell_through_the_servers_and_gossip() {
+fn events_cross_cells_through_servers() {
     let mut fleet = Fleet::in_cells(32, 2);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 16));
     fleet.fire(0, event(0, 300)).expect("there is room");
@@ -89,7 +89,7 @@ fn an_event_goes_from_cell_to_cell_through_the_servers_and_gossip() {
 }
 
 #[test]
-fn a_host_that_starts_hears_of_no_event_from_before_and_fires_later_ones() {
+fn restarted_host_skips_earlier_events() {
     let mut fleet = Fleet::of(4);
     for number in 0..3 {
         fleet.fire(number, event(number, 0)).expect("there is room");
@@ -105,7 +105,7 @@ fn a_host_that_starts_hears_of_no_event_from_before_and_fires_later_ones() {
 }
 
 #[test]
-fn a_host_that_registers_anew_hears_of_no_event_a_second_time() {
+fn reregistration_does_not_repeat_events() {
     let mut fleet = Fleet::of(4);
     fleet.fire(0, event(0, 0)).expect("there is room");
     fleet.pass(SECOND * 5);
@@ -118,7 +118,7 @@ fn a_host_that_registers_anew_hears_of_no_event_a_second_time() {
 }
 
 #[test]
-fn whoever_has_heard_of_an_event_fires_the_next_one_later() {
+fn lamport_times_increase_across_hosts() {
     let mut fleet = Fleet::of(5);
     for number in 0..5 {
         fleet.fire(number, event(number, 0)).expect("there is room");
@@ -132,7 +132,7 @@ fn whoever_has_heard_of_an_event_fires_the_next_one_later() {
 }
 
 #[test]
-fn an_event_that_is_sent_again_is_told_no_second_time() {
+fn replayed_event_is_ignored() {
     let mut fleet = Fleet::of(5);
     fleet.fire(0, event(0, 0)).expect("there is room");
     fleet.pass(SECOND * 5);
@@ -145,7 +145,7 @@ fn an_event_that_is_sent_again_is_told_no_second_time() {
 }
 
 #[test]
-fn a_host_that_fires_without_end_is_told_so_and_the_others_still_hear_each_other() {
+fn excessive_firing_rejected_per_host() {
     let mut fleet = Fleet::of(8);
     let fired = (0..1_000).filter(|number| fleet.fire(0, event(*number, 400)).is_ok()).count() as u64;
     let length = event(0, 400).to_item().len() as u64;
@@ -160,7 +160,7 @@ fn a_host_that_fires_without_end_is_told_so_and_the_others_still_hear_each_other
 }
 
 #[test]
-fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
+fn hostile_flood_bounded_and_counted() {
     let mut fleet = Fleet::of(8);
     let (seconds, each) = (4, 200);
     let mut number = 0;
@@ -199,7 +199,7 @@ fn a_flood_of_a_hostile_member_is_bounded_and_counted() {
 }
 
 #[test]
-fn what_servers_tell_has_room_in_a_flood_of_a_member() {
+fn server_events_survive_member_flood() {
     let mut fleet = Fleet::of(4);
     let mut number = 0;
     let mut flood = |fleet: &mut Fleet, seconds: u32| {
@@ -224,7 +224,7 @@ fn what_servers_tell_has_room_in_a_flood_of_a_member() {
 }
 
 #[test]
-fn what_is_no_event_is_counted_and_goes_no_further() {
+fn malformed_events_counted_not_forwarded() {
     let mut fleet = Fleet::of(4);
     let mut garbage = event(1, 100).to_item();
     garbage.truncate(60);

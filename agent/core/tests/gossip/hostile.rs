@@ -19,7 +19,7 @@ fn rumour(to: MemberId, of: MemberId, incarnation: u16, standing: u8) -> Vec<u8>
 }
 
 #[test]
-fn nobody_dies_by_what_members_say() {
+fn claimed_deaths_are_ignored() {
     let mut mesh = Mesh::of(8, 1);
     for to in (1..8).map(agent) {
         for of in (1..8).map(agent) {
@@ -27,12 +27,12 @@ fn nobody_dies_by_what_members_say() {
         }
     }
     mesh.pass(SECOND * 60);
-    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.suspicions, []);
     assert_eq!(mesh.counts(agent(3)).claimed_deaths, 7);
 }
 
 #[test]
-fn false_suspicions_are_refuted_and_lead_to_no_accusation() {
+fn false_suspicions_are_refuted() {
     let mut mesh = Mesh::of(8, 2);
     for _ in 0..100 {
         for to in (1..8).map(agent) {
@@ -41,13 +41,13 @@ fn false_suspicions_are_refuted_and_lead_to_no_accusation() {
         mesh.pass(SECOND / 10);
     }
     mesh.pass(SECOND * 20);
-    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.suspicions, []);
     let refuted = mesh.counts(agent(5)).refutations;
     assert!((1..10).contains(&refuted), "the same rumour is refuted once: {refuted}");
 }
 
 #[test]
-fn many_suspicions_cost_few_packets_and_leave_the_host_its_own_work() {
+fn suspicion_flood_costs_few_packets() {
     let mut mesh = Mesh::of(8, 7);
     let suspect = |incarnations: &[u16]| {
         let mut bytes = Vec::new();
@@ -79,11 +79,11 @@ fn many_suspicions_cost_few_packets_and_leave_the_host_its_own_work() {
     assert!(sent(&mesh) - before <= 2 * 40 + 12 * 4, "{} packets", sent(&mesh) - before);
     assert!(mesh.counts(agent(5)).excess_suspicions > 0, "{:?}", mesh.counts(agent(5)));
     mesh.pass(SECOND * 20);
-    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.suspicions, []);
 }
 
 #[test]
-fn an_incarnation_that_nobody_can_have_is_not_taken() {
+fn impossible_incarnations_are_rejected() {
     let mut mesh = Mesh::of(8, 3);
     for incarnation in [17, 1_000, 60_001, u16::MAX] {
         for to in (1..8).map(agent) {
@@ -91,17 +91,17 @@ fn an_incarnation_that_nobody_can_have_is_not_taken() {
         }
     }
     mesh.pass(SECOND * 60);
-    assert_eq!(mesh.accusations, [], "it is alive and replies");
+    assert_eq!(mesh.suspicions, [], "it is alive and replies");
     assert!(mesh.counts(agent(5)).impossible_incarnations >= 4);
     // It can still be found dead.
     mesh.kill(agent(5));
     mesh.pass(SECOND * 10);
-    assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(5)));
-    assert!(!mesh.accusations.is_empty());
+    assert!(mesh.suspicions.iter().all(|(_, _, suspect)| *suspect == agent(5)));
+    assert!(!mesh.suspicions.is_empty());
 }
 
 #[test]
-fn strangers_and_earlier_processes_are_not_heard() {
+fn strangers_and_former_processes_ignored() {
     let mut mesh = Mesh::of(4, 4);
     let before = mesh.counts(agent(1));
     let stranger = agent(77);
@@ -118,7 +118,7 @@ fn strangers_and_earlier_processes_are_not_heard() {
 }
 
 #[test]
-fn nobody_is_made_to_speak_to_its_own_host() {
+fn indirect_probes_of_self_rejected() {
     let mut mesh = Mesh::of(4, 6);
     let before = mesh.counts(agent(1));
     let own = [agent(1), MemberId { began: 1, ..agent(1) }];
@@ -138,11 +138,11 @@ fn nobody_is_made_to_speak_to_its_own_host() {
     let after = mesh.counts(agent(1));
     assert_eq!(after.strangers - before.strangers, 8);
     mesh.pass(SECOND * 10);
-    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.suspicions, []);
 }
 
 #[test]
-fn what_says_that_it_is_longer_than_it_is_is_no_packet() {
+fn overstated_lengths_are_malformed() {
     let mut mesh = Mesh::of(4, 8);
     let mut header = Vec::new();
     Header { incarnation: 0, to: agent(1), message: Message::Gossip }.write(&mut header);
@@ -158,7 +158,7 @@ fn what_says_that_it_is_longer_than_it_is_is_no_packet() {
 }
 
 #[test]
-fn garbage_is_counted_and_changes_nothing() {
+fn garbage_is_counted_and_ignored() {
     let mut mesh = Mesh::of(4, 5);
     let mut random = Random::new(7);
     for length in 0..1_200 {
@@ -172,6 +172,6 @@ fn garbage_is_counted_and_changes_nothing() {
         mesh.send(agent(0), agent(1), bytes);
     }
     mesh.pass(SECOND * 30);
-    assert_eq!(mesh.accusations, []);
+    assert_eq!(mesh.suspicions, []);
     assert!(mesh.counts(agent(1)).malformed > 1_000, "{:?}", mesh.counts(agent(1)));
 }

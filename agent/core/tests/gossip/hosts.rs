@@ -46,7 +46,7 @@ pub(crate) struct Fleet {
     under_way: BTreeMap<(Time, u64), (SocketAddr, Vec<u8>)>,
     random: Random,
     count: u64,
-    accused: Vec<(MemberId, LeaseId)>,
+    suspected: Vec<(MemberId, LeaseId)>,
     verdicts: Vec<(MemberId, Verdict)>,
     /// Challenges with their relaying and receiving members, and the replies with their receivers.
     challenges: Vec<(MemberId, (MemberId, Challenge))>,
@@ -129,7 +129,7 @@ impl Fleet {
             under_way: BTreeMap::new(),
             random: Random::new(7),
             count: 0,
-            accused: Vec::new(),
+            suspected: Vec::new(),
             verdicts: Vec::new(),
             challenges: Vec::new(),
             answers: Vec::new(),
@@ -205,7 +205,7 @@ impl Fleet {
             }
             self.under_way.insert((self.now + MS, self.count), (to, datagram));
         }
-        self.accused.extend(output.accusations.into_iter().map(|lease| (me, lease)));
+        self.suspected.extend(output.suspicions.into_iter().map(|lease| (me, lease)));
         self.verdicts.extend(output.verdicts.into_iter().map(|verdict| (me, verdict)));
         if !self.servers.is_away && !output.spread.is_empty() {
             let times = output.events.iter().map(|event| event.time);
@@ -219,38 +219,40 @@ impl Fleet {
 }
 
 #[test]
-fn a_dead_host_is_accused_failed_and_forgotten_by_all() {
+fn dead_host_suspected_then_removed() {
     let mut fleet = Fleet::of(12);
-    assert!(fleet.accused.is_empty() && fleet.hosts.values().all(|mesh| mesh.roster().len() == 12));
+    assert!(fleet.suspected.is_empty() && fleet.hosts.values().all(|mesh| mesh.roster().len() == 12));
     fleet.kill(3);
     fleet.pass(SECOND * 3);
-    assert!(!fleet.accused.is_empty() && fleet.accused.iter().all(|(_, accused)| *accused == lease(3)));
+    assert!(
+        !fleet.suspected.is_empty() && fleet.suspected.iter().all(|(_, suspected)| *suspected == lease(3))
+    );
     let verdict = fleet.fail(3);
     // Only the hosts that suspected it soon request its outcome, and inform all others.
     fleet.pass(SECOND * 3);
     assert_eq!(fleet.verdicts.len(), 11, "{:?}", fleet.verdicts);
     assert!(fleet.verdicts.iter().all(|(_, told)| *told == verdict));
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().get(agent(3)).is_none()));
-    fleet.accused.clear();
+    fleet.suspected.clear();
     let in_vain = |fleet: &Fleet| fleet.hosts.values().map(|mesh| mesh.counts().0.excused).sum::<u64>();
     let before = in_vain(&fleet);
     fleet.pass(SECOND * 60);
-    assert_eq!((fleet.accused.len(), fleet.verdicts.len()), (0, 11), "gossip about it has ended");
+    assert_eq!((fleet.suspected.len(), fleet.verdicts.len()), (0, 11), "gossip about it has ended");
     assert_eq!(in_vain(&fleet), before, "and it is not probed any more");
 }
 
 #[test]
-fn a_host_that_comes_is_known_to_all_within_seconds() {
+fn single_join_known_within_seconds() {
     let mut fleet = Fleet::of(12);
     fleet.servers.roster.apply(Roster::of((0..13).map(member)).news(&fleet.servers.roster.digest()));
     fleet.start(12);
     fleet.pass(SECOND * 15);
     assert!(fleet.hosts.values().all(|mesh| mesh.roster().len() == 13));
-    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    assert!(fleet.suspected.is_empty(), "{:?}", fleet.suspected);
 }
 
 #[test]
-fn a_host_that_its_server_does_not_know_yet_asks_again_within_a_second() {
+fn failed_first_sync_retried_soon() {
     let mut fleet = Fleet::of(3);
     fleet.servers.roster.apply(Roster::of((0..4).map(member)).news(&fleet.servers.roster.digest()));
     fleet.servers.is_away = true;
@@ -260,35 +262,37 @@ fn a_host_that_its_server_does_not_know_yet_asks_again_within_a_second() {
     fleet.pass(SECOND);
     assert_eq!(fleet.host(3).roster().len(), 4);
     fleet.pass(SECOND * 3);
-    assert!(fleet.host(3).counts().0.received > 0 && fleet.accused.is_empty());
+    assert!(fleet.host(3).counts().0.received > 0 && fleet.suspected.is_empty());
 }
 
 #[test]
-fn keys_are_rotated_while_hosts_speak() {
+fn key_rotation_causes_no_suspicion() {
     let mut fleet = Fleet::of(6);
     for key in 2..6 {
         fleet.servers.key = key;
         fleet.pass(SECOND * 40);
     }
-    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    assert!(fleet.suspected.is_empty(), "{:?}", fleet.suspected);
     for mesh in fleet.hosts.values() {
         assert_eq!(mesh.counts().1.unknown_keys, 0);
     }
 }
 
 #[test]
-fn without_servers_the_mesh_goes_on_and_asks_ever_less() {
+fn mesh_detects_failures_without_servers() {
     let mut fleet = Fleet::of(6);
     fleet.servers.is_away = true;
     fleet.pass(SECOND * 120);
-    assert!(fleet.accused.is_empty());
+    assert!(fleet.suspected.is_empty());
     fleet.kill(2);
     fleet.pass(SECOND * 3);
-    assert!(fleet.accused.iter().all(|(_, accused)| *accused == lease(2)) && !fleet.accused.is_empty());
+    assert!(
+        fleet.suspected.iter().all(|(_, suspected)| *suspected == lease(2)) && !fleet.suspected.is_empty()
+    );
 }
 
 #[test]
-fn a_process_that_registers_anew_is_another_member() {
+fn reregistered_process_is_new_member() {
     let mut fleet = Fleet::of(6);
     let next = LeaseId { began: LogIndex(5_000), ..lease(2) };
     let (before, after) = (agent(2), MemberId::of_agent(next));
@@ -300,20 +304,20 @@ fn a_process_that_registers_anew_is_another_member() {
     let knows = |mesh: &Mesh, member| mesh.roster().get(member).is_some();
     assert!(fleet.hosts.values().all(|mesh| knows(mesh, after) && !knows(mesh, before)));
     // Members that do not know the new process yet find the old one gone, which is correct.
-    assert!(fleet.accused.iter().all(|(_, accused)| *accused == lease(2)), "{:?}", fleet.accused);
-    fleet.accused.clear();
+    assert!(fleet.suspected.iter().all(|(_, suspected)| *suspected == lease(2)), "{:?}", fleet.suspected);
+    fleet.suspected.clear();
     fleet.pass(SECOND * 60);
-    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    assert!(fleet.suspected.is_empty(), "{:?}", fleet.suspected);
     // It is probed like any other.
     fleet.kill(2);
     fleet.pass(SECOND * 10);
-    let accusers: BTreeSet<_> = fleet.accused.iter().map(|(accuser, _)| *accuser).collect();
-    assert_eq!(accusers.len(), 5, "{:?}", fleet.accused);
-    assert!(fleet.accused.iter().all(|(_, accused)| *accused == next), "{:?}", fleet.accused);
+    let reporters: BTreeSet<_> = fleet.suspected.iter().map(|(reporter, _)| *reporter).collect();
+    assert_eq!(reporters.len(), 5, "{:?}", fleet.suspected);
+    assert!(fleet.suspected.iter().all(|(_, suspected)| *suspected == next), "{:?}", fleet.suspected);
 }
 
 #[test]
-fn what_a_server_tells_one_is_known_to_all_before_anybody_asks() {
+fn gossip_spreads_verdict_to_all() {
     let mut fleet = Fleet::of(16);
     fleet.kill(3);
     let verdict = fleet.fail(3);
@@ -326,7 +330,7 @@ fn what_a_server_tells_one_is_known_to_all_before_anybody_asks() {
 }
 
 #[test]
-fn what_a_server_tells_before_it_was_asked_for_the_first_time_is_not_taken() {
+fn items_before_first_sync_ignored() {
     let mut fleet = Fleet::of(2);
     let forged = Bytes::from(VerdictSigner::new([9; 32]).sign(&fleet.fail(1)));
     let event =
@@ -343,7 +347,7 @@ fn what_a_server_tells_before_it_was_asked_for_the_first_time_is_not_taken() {
 }
 
 #[test]
-fn a_node_whose_fast_sessions_ended_stays_a_member() {
+fn fast_window_verdict_keeps_member() {
     let mut fleet = Fleet::of(4);
     let verdict = |window| Verdict { lease: lease(3), window, index: LogIndex(99) };
     let hear = |fleet: &mut Fleet, window| {
@@ -359,7 +363,7 @@ fn a_node_whose_fast_sessions_ended_stays_a_member() {
 }
 
 #[test]
-fn what_is_not_the_cluster_s_is_counted_and_changes_nothing() {
+fn foreign_datagrams_counted_and_ignored() {
     let mut fleet = Fleet::of(4);
     let other = KeyRing::derived(&LeaseKey([8; 32]), 1);
     let ring = KeyRing::derived(&SECRET, 1);
@@ -389,7 +393,7 @@ fn what_is_not_the_cluster_s_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn what_a_server_says_that_lags_does_not_undo_what_another_one_has_said() {
+fn lagging_roster_is_ignored() {
     let mut fleet = Fleet::of(3);
     let now = fleet.now;
     let mut late = fleet.servers.news(agent(0), &RosterDigest(Vec::new()), now);
@@ -405,7 +409,7 @@ fn what_a_server_says_that_lags_does_not_undo_what_another_one_has_said() {
 }
 
 #[test]
-fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
+fn rebuilt_servers_accepted_after_registration() {
     let mut fleet = Fleet::of(3);
     fleet.servers.as_of = LogIndex(1_000_000);
     fleet.pass(SECOND * 40);
@@ -432,7 +436,7 @@ fn servers_that_began_anew_are_believed_by_whoever_registers_there() {
 }
 
 #[test]
-fn a_flood_of_datagrams_is_not_opened_and_ends_with_itself() {
+fn datagram_flood_dropped_before_decryption() {
     let mut fleet = Fleet::of(3);
     let flood = vec![0xa5; 1_100];
     fleet.act(address(0), |mesh, now, output| {
@@ -444,11 +448,11 @@ fn a_flood_of_datagrams_is_not_opened_and_ends_with_itself() {
     let (before, _) = fleet.hosts[&address(0)].counts();
     fleet.pass(SECOND * 5);
     let (after, _) = fleet.hosts[&address(0)].counts();
-    assert!(after.received > before.received && fleet.accused.is_empty());
+    assert!(after.received > before.received && fleet.suspected.is_empty());
 }
 
 #[test]
-fn signatures_of_verdicts_are_checked_for_members_alone_and_not_without_end() {
+fn verdict_checks_limited_and_members_only() {
     let mut fleet = Fleet::of(3);
     let forged = |index: u64, number: u32| {
         let verdict = Verdict { lease: lease(number), window: HealthWindow::Default, index: LogIndex(index) };
@@ -471,7 +475,7 @@ fn signatures_of_verdicts_are_checked_for_members_alone_and_not_without_end() {
 }
 
 #[test]
-fn one_that_is_accused_again_and_again_is_asked_about_more_and_more_seldom() {
+fn repeated_suspicion_queries_back_off() {
     let mut fleet = Fleet::of(8);
     // It is cut off, but no verdict fails it.
     fleet.kill(7);
@@ -486,7 +490,7 @@ fn one_that_is_accused_again_and_again_is_asked_about_more_and_more_seldom() {
 }
 
 #[test]
-fn many_hosts_that_come_at_once_are_known_to_all_within_seconds() {
+fn simultaneous_joins_known_within_seconds() {
     let mut fleet = Fleet::of(40);
     for number in 40..60 {
         fleet.servers.roster.insert(member(number));
@@ -496,11 +500,11 @@ fn many_hosts_that_come_at_once_are_known_to_all_within_seconds() {
     fleet.pass(SECOND * 8);
     let known: Vec<usize> = fleet.hosts.values().map(|mesh| mesh.roster().len()).collect();
     assert_eq!(known, vec![60; 60]);
-    assert!(fleet.accused.is_empty(), "{:?}", fleet.accused);
+    assert!(fleet.suspected.is_empty(), "{:?}", fleet.suspected);
 }
 
 #[test]
-fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
+fn forwarded_challenge_returns_renewal() {
     let mut fleet = Fleet::of(4);
     let challenge = Challenge { lease: lease(2), nonce: 77 };
     fleet.act(address(1), |mesh, now, output| mesh.challenge(now, challenge, output));
@@ -515,7 +519,7 @@ fn a_host_is_asked_by_another_one_and_its_answer_is_a_renewal() {
 /// In a separate datagram, which a member of an earlier build drops: a repeated challenge is also
 /// answered with a plain renewal.
 #[test]
-fn an_answer_names_the_sessions_that_were_given_up() {
+fn answer_lists_given_up_sessions() {
     let mut fleet = Fleet::of(4);
     let session = |number: u8| GivenUpSession {
         session: SessionId::from_random([number; 16]),
@@ -537,7 +541,7 @@ fn an_answer_names_the_sessions_that_were_given_up() {
 }
 
 #[test]
-fn nobody_is_asked_who_is_not_in_the_roster_and_nobody_answers_for_another_lease() {
+fn challenge_for_unknown_lease_dropped() {
     let mut fleet = Fleet::of(4);
     for lease in [lease(9), LeaseId { began: LogIndex(1), ..lease(2) }] {
         let challenge = Challenge { lease, nonce: 77 };
@@ -550,7 +554,7 @@ fn nobody_is_asked_who_is_not_in_the_roster_and_nobody_answers_for_another_lease
 }
 
 #[test]
-fn a_member_that_asks_without_end_is_not_answered_without_end() {
+fn challenges_rate_limited_per_member() {
     let mut fleet = Fleet::of(4);
     for nonce in 1..=1_000 {
         let challenge = Challenge { lease: lease(2), nonce };

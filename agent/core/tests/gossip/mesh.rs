@@ -45,7 +45,7 @@ pub(crate) struct Mesh {
     random: Random,
     count: u64,
     /// The time, sender and target of each suspicion.
-    pub(crate) accusations: Vec<(Time, MemberId, MemberId)>,
+    pub(crate) suspicions: Vec<(Time, MemberId, MemberId)>,
     /// The time and receiver of each item.
     pub(crate) items: Vec<(Time, MemberId, Vec<u8>)>,
     pub(crate) datagrams: u64,
@@ -63,7 +63,7 @@ impl Mesh {
             wakes: BTreeSet::new(),
             random: Random::new(seed),
             count: 0,
-            accusations: Vec::new(),
+            suspicions: Vec::new(),
             items: Vec::new(),
             datagrams: 0,
             bytes: 0,
@@ -87,7 +87,7 @@ impl Mesh {
 
     /// Discards the observations so far.
     pub(crate) fn forget(&mut self) {
-        self.accusations.clear();
+        self.suspicions.clear();
         self.items.clear();
         (self.datagrams, self.bytes) = (0, 0);
     }
@@ -97,7 +97,7 @@ impl Mesh {
         let mut outbox = Outbox::default();
         let Some(process) = self.processes.get_mut(&who) else { return };
         act(&mut process.gossip, self.now, &mut outbox);
-        self.accusations.extend(outbox.accusations.iter().map(|suspect| (self.now, who, *suspect)));
+        self.suspicions.extend(outbox.suspicions.iter().map(|suspect| (self.now, who, *suspect)));
         for item in outbox.items {
             self.items.push((self.now, who, item.clone()));
             self.processes.get_mut(&who).expect("it acts").gossip.pass_on(&item);

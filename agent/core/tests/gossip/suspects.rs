@@ -11,8 +11,8 @@ fn time_to_suspect(mesh: &mut Mesh, number: u32) -> Duration {
     mesh.kill(agent(number));
     loop {
         mesh.pass(MS * 10);
-        assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(number)));
-        if let Some((at, ..)) = mesh.accusations.first() {
+        assert!(mesh.suspicions.iter().all(|(_, _, suspect)| *suspect == agent(number)));
+        if let Some((at, ..)) = mesh.suspicions.first() {
             let time = at.since(died);
             mesh.bury();
             return time;
@@ -21,7 +21,7 @@ fn time_to_suspect(mesh: &mut Mesh, number: u32) -> Duration {
 }
 
 #[test]
-fn a_dead_host_is_suspected_within_about_a_second_whatever_the_number_of_hosts() {
+fn suspicion_time_independent_of_scale() {
     for count in [5, 32, 128] {
         let mut mesh = Mesh::of(count, u64::from(count));
         let mut times: Vec<_> =
@@ -33,35 +33,35 @@ fn a_dead_host_is_suspected_within_about_a_second_whatever_the_number_of_hosts()
 }
 
 #[test]
-fn who_was_only_slow_refutes_the_suspicion() {
+fn slow_host_refutes_suspicion() {
     let mut mesh = Mesh::of(8, 4);
     mesh.stop(agent(3), SECOND * 3);
     mesh.pass(SECOND * 4);
-    assert!(!mesh.accusations.is_empty());
-    assert!(mesh.accusations.iter().all(|(_, _, suspect)| *suspect == agent(3)), "{:?}", mesh.accusations);
+    assert!(!mesh.suspicions.is_empty());
+    assert!(mesh.suspicions.iter().all(|(_, _, suspect)| *suspect == agent(3)), "{:?}", mesh.suspicions);
     mesh.pass(SECOND);
     mesh.forget();
     assert!(mesh.counts(agent(3)).refutations > 0);
     mesh.pass(SECOND * 30);
-    assert_eq!(mesh.accusations, [], "it answers again");
+    assert_eq!(mesh.suspicions, [], "it answers again");
 }
 
 #[test]
-fn who_was_suspected_is_a_member_as_before_and_found_out_by_all_when_it_dies() {
+fn refuted_host_death_detected_by_all() {
     let mut mesh = Mesh::of(8, 4);
     mesh.stop(agent(3), SECOND * 3);
     mesh.pass(SECOND * 4);
-    let suspected_by = mesh.accusations.len();
+    let suspected_by = mesh.suspicions.len();
     mesh.forget();
     mesh.kill(agent(3));
     mesh.pass(SECOND * 15);
     assert!(suspected_by > 0);
-    let accusers: BTreeSet<_> = mesh.accusations.iter().map(|(_, accuser, _)| *accuser).collect();
-    assert_eq!(accusers.len(), 7, "{accusers:?}");
+    let reporters: BTreeSet<_> = mesh.suspicions.iter().map(|(_, reporter, _)| *reporter).collect();
+    assert_eq!(reporters.len(), 7, "{reporters:?}");
 }
 
 #[test]
-fn what_one_passes_on_reaches_all() {
+fn item_reaches_all_members_once() {
     let mut mesh = Mesh::of(128, 9);
     mesh.loss = 100;
     mesh.act(agent(7), |gossip, _, _| gossip.pass_on(b"deploy done"));

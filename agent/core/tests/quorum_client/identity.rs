@@ -37,14 +37,14 @@ fn pinned(servers: &[&str]) -> Story {
 }
 
 #[test]
-fn the_first_registration_pins_the_cluster_once() {
+fn first_registration_pins_cluster() {
     let story = Story::at_rest();
     assert_eq!(pins(&story), [pin("c", 0)]);
     assert!(mismatches(&story).is_empty());
 }
 
 #[test]
-fn a_list_of_two_clusters_registers_a_fresh_agent_with_neither() {
+fn mixed_servers_block_first_registration() {
     for servers in [[A, B], [B, A]] {
         let mut story = Story::begin_with(&servers);
         story.clusters.insert(A, ("x", 0));
@@ -75,7 +75,7 @@ fn a_list_of_two_clusters_registers_a_fresh_agent_with_neither() {
 }
 
 #[test]
-fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
+fn pinned_agent_rejects_other_cluster() {
     let mut story = pinned(&[B, A]);
     story.down.insert(A);
     let token = story.propose("k");
@@ -101,7 +101,7 @@ fn a_pinned_agent_refuses_another_cluster_although_its_own_is_silent() {
 }
 
 #[test]
-fn a_lease_is_never_renewed_at_another_cluster() {
+fn renewals_never_reach_other_cluster() {
     // Whether the agent has rejected it before, or is connected and waits for its first status.
     for is_known in [true, false] {
         let mut story = pinned(&[A, B]);
@@ -124,7 +124,7 @@ fn a_lease_is_never_renewed_at_another_cluster() {
 }
 
 #[test]
-fn each_listed_server_is_contacted_within_a_minute_although_another_serves() {
+fn mixed_servers_detected_within_minute() {
     let mut story = pinned(&[A, B]);
     // The agent prefers its own cluster's servers, the only ones in the roster.
     story.down.insert(B);
@@ -143,7 +143,7 @@ fn each_listed_server_is_contacted_within_a_minute_although_another_serves() {
 }
 
 #[test]
-fn an_older_copy_is_refused_and_a_follower_that_lags_is_not() {
+fn older_copy_rejected_lagging_follower_accepted() {
     let mut story = Story::begin_in(&SERVERS, ClusterChoice::First, Some(pin("c", RAISE)));
     for server in [B, C] {
         story.clusters.insert(server, ("c", RAISE));
@@ -167,7 +167,7 @@ fn an_older_copy_is_refused_and_a_follower_that_lags_is_not() {
 }
 
 #[test]
-fn a_cluster_rebuilt_under_the_old_id_is_accepted_and_pinned_anew() {
+fn rebuilt_cluster_is_repinned() {
     let mut story = Story::begin_in(&[A], ClusterChoice::First, Some(pin("c", 0)));
     story.term = 40;
     story.pass(5 * SECOND);
@@ -182,7 +182,7 @@ fn a_cluster_rebuilt_under_the_old_id_is_accepted_and_pinned_anew() {
 }
 
 #[test]
-fn the_configuration_moves_an_agent_and_any_follows_whichever_answers() {
+fn cluster_choice_switches_clusters() {
     let mut story = pinned(&[A, B]);
     story.pass(5 * SECOND);
     assert_eq!(story.registered_at, [A]);
@@ -204,7 +204,7 @@ fn the_configuration_moves_an_agent_and_any_follows_whichever_answers() {
 }
 
 #[test]
-fn a_roster_of_another_cluster_never_replaces_ours() {
+fn foreign_roster_never_replaces_own() {
     let status = |cluster: &str, server: u64, address: &str| Status {
         cluster_id: cluster.into(),
         server: ServerId(server),

@@ -3,7 +3,8 @@
 
 use super::*;
 use lockmesh_agent_core::lease::{RESTART_BELIEF, margin};
-use lockmesh_protocol::lease::{Challenge, LeaseEnd};
+use lockmesh_agent_core::request_ids::Registration;
+use lockmesh_protocol::lease::{Challenge, LeaseEnd, RESTORED};
 
 /// The longest wait for the status of a server that was silent.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -91,7 +92,7 @@ fn renewal(asked: &Asked) -> &Renewal {
 }
 
 #[test]
-fn the_deadline_counts_from_when_the_acknowledged_renewal_was_sent() {
+fn deadline_counts_from_renewal_send() {
     let mut story = Story::just_renewed();
     let before = story.client.lease().renewed;
     story.acknowledges = false;
@@ -108,7 +109,7 @@ fn the_deadline_counts_from_when_the_acknowledged_renewal_was_sent() {
 }
 
 #[test]
-fn a_lease_is_renewed_as_soon_as_the_agent_is_registered_and_then_every_third_of_its_window() {
+fn renewed_on_registration_then_every_third() {
     let mut story = Story::begin();
     assert_eq!(story.client.lease().deadline(HealthWindow::Default), None);
     let (first, asked) = story.until_renewed();
@@ -122,7 +123,7 @@ fn a_lease_is_renewed_as_soon_as_the_agent_is_registered_and_then_every_third_of
 }
 
 #[test]
-fn a_home_that_keeps_silent_is_gone_round_after_a_tenth_of_a_second_and_asked_first_again() {
+fn renewal_retried_elsewhere_after_100_ms() {
     let mut story = Story::just_renewed();
     let home = story.home();
     story.mute.insert(home);
@@ -137,7 +138,7 @@ fn a_home_that_keeps_silent_is_gone_round_after_a_tenth_of_a_second_and_asked_fi
 }
 
 #[test]
-fn a_renewal_that_is_refused_or_lost_goes_another_way_at_once() {
+fn failed_renewal_rerouted_immediately() {
     let refusals = [
         not_leader(Some(B)),
         not_leader(None),
@@ -167,7 +168,7 @@ fn a_renewal_that_is_refused_or_lost_goes_another_way_at_once() {
 }
 
 #[test]
-fn an_acknowledgement_tells_an_agent_that_asks_for_nothing_who_leads_now() {
+fn acknowledgement_reveals_new_leader() {
     let mut story = Story::just_renewed();
     story.home();
     (story.leader, story.term) = (Some(C), 2);
@@ -177,7 +178,7 @@ fn an_acknowledgement_tells_an_agent_that_asks_for_nothing_who_leads_now() {
 }
 
 #[test]
-fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() {
+fn late_acknowledgement_never_shortens_deadline() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     let (first, one) = story.until_renewed();
@@ -198,7 +199,7 @@ fn a_late_acknowledgement_counts_for_when_its_renewal_was_sent_and_never_back() 
 }
 
 #[test]
-fn an_acknowledgement_says_which_sessions_the_lease_keeps_and_another_lease_begins_anew() {
+fn kept_session_index_per_lease() {
     let mut story = Story::just_renewed();
     assert_eq!(story.client.lease().keeps_from, LogIndex(0));
     story.keeps_from = LogIndex(40);
@@ -217,7 +218,7 @@ fn an_acknowledgement_says_which_sessions_the_lease_keeps_and_another_lease_begi
 }
 
 #[test]
-fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
+fn forged_acknowledgement_is_ignored() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     let (_, asked) = story.until_renewed();
@@ -232,7 +233,7 @@ fn an_acknowledgement_of_what_was_never_sent_changes_nothing() {
 }
 
 #[test]
-fn while_nobody_acknowledges_every_server_is_tried_at_a_pace_and_guards_see_their_deadline_pass() {
+fn unacknowledged_renewals_paced_across_servers() {
     let mut story = Story::just_renewed();
     let before = story.client.lease().clone();
     story.mute.extend(SERVERS);
@@ -247,7 +248,7 @@ fn while_nobody_acknowledges_every_server_is_tried_at_a_pace_and_guards_see_thei
 }
 
 #[test]
-fn servers_that_know_no_leases_are_asked_with_a_pause_and_nothing_is_told_of_it() {
+fn denied_renewals_back_off_silently() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     story.notices.clear();
@@ -264,7 +265,7 @@ fn servers_that_know_no_leases_are_asked_with_a_pause_and_nothing_is_told_of_it(
 }
 
 #[test]
-fn without_a_connection_a_renewal_waits_for_one() {
+fn renewal_waits_for_connection() {
     let mut story = Story::just_renewed();
     SERVERS.into_iter().for_each(|server| story.kill(server));
     assert_eq!(story.renewals_in(10 * SECOND), 0);
@@ -275,7 +276,7 @@ fn without_a_connection_a_renewal_waits_for_one() {
 }
 
 #[test]
-fn a_renewal_goes_out_as_soon_as_a_server_has_shown_its_cluster() {
+fn renewal_follows_first_server_status() {
     let mut story = Story::just_renewed();
     SERVERS.into_iter().for_each(|server| story.kill(server));
     story.pass(20 * SECOND);
@@ -292,7 +293,7 @@ fn a_renewal_goes_out_as_soon_as_a_server_has_shown_its_cluster() {
 }
 
 #[test]
-fn a_new_leader_ends_the_pause_of_a_renewal_that_no_server_took() {
+fn new_leader_ends_renewal_backoff() {
     let mut story = Story::just_renewed();
     (story.leader, story.acknowledges) = (None, false);
     for _ in 0..1_000 {
@@ -313,7 +314,7 @@ fn a_new_leader_ends_the_pause_of_a_renewal_that_no_server_took() {
 }
 
 #[test]
-fn a_backlog_of_calls_holds_no_renewal_up() {
+fn renewals_bypass_call_backlog() {
     let mut story = Story::just_renewed();
     for connection in story.connections.keys().copied().collect::<Vec<_>>() {
         story.handle_input(Input::Backlog(connection, true));
@@ -325,7 +326,7 @@ fn a_backlog_of_calls_holds_no_renewal_up() {
 }
 
 #[test]
-fn a_lease_that_ended_is_told_once_and_another_registration_begins_another_one() {
+fn end_reported_once_and_reregistered() {
     let reasons = [LeaseEnd::Unknown, LeaseEnd::Superseded, LeaseEnd::Failed, LeaseEnd::Left];
     for why in reasons {
         let mut story = Story::just_renewed();
@@ -351,8 +352,43 @@ fn a_lease_that_ended_is_told_once_and_another_registration_begins_another_one()
     }
 }
 
+/// The same lease continues: the servers only lacked the node.
 #[test]
-fn what_is_said_of_an_earlier_lease_says_nothing_of_the_present_one() {
+fn late_end_ignored_after_reregistration() {
+    let mut story = Story::just_renewed();
+    (story.acknowledges, story.registers) = (false, false);
+    let (_, late) = story.until_renewed();
+    let (_, asked) = story.until_renewed();
+    let known = story.client.registration().expect("it is registered");
+    let ended = Response::LeaseEnded(known.lease, LeaseEnd::Unknown);
+    story.answer(&asked, ended.clone());
+    let registration = story.until_asked();
+    let Registration { number, generation, lease, secret } = known;
+    let reply = Reply::Agent { number, generation, lease, secret };
+    story.answer(&registration, Response::Applied(Applied { index: LogIndex(9), reply }));
+    story.answer(&late, ended);
+    story.acknowledges = true;
+    story.pass(SECOND);
+    assert_eq!((story.client.lease().ended, story.client.registered_lease()), (None, Some(lease)));
+    assert!(story.client.lease().renewed.is_some());
+}
+
+#[test]
+fn a_renewal_reports_a_restore() {
+    let mut story = Story::just_renewed();
+    story.acknowledges = false;
+    let (_, asked) = story.until_renewed();
+    story.answer(&asked, Response::Unavailable(Unavailable::Denied(RESTORED.into())));
+    assert_eq!(story.notices.iter().filter(|notice| **notice == Notice::Restored).count(), 1);
+    let answered = story.now;
+    let (sent, again) = story.until_renewed();
+    assert_eq!(sent, answered, "its lease waits for nothing");
+    story.acknowledge(&again);
+    assert_eq!((story.client.lease().ended, story.registrations), (None, 1));
+}
+
+#[test]
+fn replies_for_former_lease_ignored() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     let (_, late) = story.until_renewed();
@@ -369,7 +405,7 @@ fn what_is_said_of_an_earlier_lease_says_nothing_of_the_present_one() {
 }
 
 #[test]
-fn a_fast_session_speeds_renewals_up_at_once_and_its_end_slows_them_down_again() {
+fn fast_session_speeds_up_renewals() {
     let mut story = Story::just_renewed();
     let token = story.create(SessionSpec { health_window: HealthWindow::Fast, ..new_session() });
     let asked = story.only();
@@ -390,7 +426,7 @@ fn a_fast_session_speeds_renewals_up_at_once_and_its_end_slows_them_down_again()
 }
 
 #[test]
-fn an_acknowledgement_that_was_under_way_does_not_know_of_a_new_session() {
+fn stale_acknowledgement_keeps_fast_renewals() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     let (_, before) = story.until_renewed();
@@ -403,7 +439,7 @@ fn an_acknowledgement_that_was_under_way_does_not_know_of_a_new_session() {
 }
 
 #[test]
-fn sessions_that_do_not_depend_on_this_node_leave_renewals_as_they_are() {
+fn unrelated_sessions_keep_renewal_interval() {
     let fast = SessionSpec { health_window: HealthWindow::Fast, ..new_session() };
     let others = [
         SessionSpec { node: "web-2".into(), ..fast.clone() },
@@ -426,7 +462,7 @@ fn sessions_that_do_not_depend_on_this_node_leave_renewals_as_they_are() {
 }
 
 #[test]
-fn a_restart_that_was_taken_is_believed_from_when_it_was_first_sent() {
+fn accepted_restart_counts_from_first_send() {
     let mut story = Story::just_renewed();
     let (lease, sent) = (story.lease_id(), story.now);
     let token = story.call(LocalCall::Propose(Command::AnnounceRestart(lease)));
@@ -446,7 +482,7 @@ fn a_restart_that_was_taken_is_believed_from_when_it_was_first_sent() {
 }
 
 #[test]
-fn a_restart_that_was_not_taken_or_whose_answer_comes_to_nobody_is_not_believed() {
+fn unconfirmed_restart_is_ignored() {
     for reply in [Reply::Succeeded(false), Reply::Done] {
         let mut story = Story::just_renewed();
         story.call(LocalCall::Propose(Command::AnnounceRestart(story.lease_id())));
@@ -470,7 +506,7 @@ fn a_restart_that_was_not_taken_or_whose_answer_comes_to_nobody_is_not_believed(
 }
 
 #[test]
-fn a_challenge_is_answered_with_a_renewal_and_brings_the_next_one_forward() {
+fn challenge_answered_and_advances_renewal() {
     let mut story = Story::just_renewed();
     story.pass(SECOND);
     let challenge = Challenge { lease: story.lease_id(), nonce: 77 };
@@ -491,7 +527,7 @@ fn a_challenge_is_answered_with_a_renewal_and_brings_the_next_one_forward() {
 }
 
 #[test]
-fn challenges_without_end_push_no_renewal_out_whose_acknowledgement_is_under_way() {
+fn challenge_flood_keeps_pending_renewal() {
     let mut story = Story::just_renewed();
     story.acknowledges = false;
     let (sent, asked) = story.until_renewed();
@@ -504,7 +540,7 @@ fn challenges_without_end_push_no_renewal_out_whose_acknowledgement_is_under_way
 }
 
 #[test]
-fn a_challenge_of_another_lease_or_before_there_is_one_is_not_answered_with_a_renewal() {
+fn challenge_for_unknown_lease_rejected() {
     let mut story = Story::begin();
     let challenge = Challenge { lease: LeaseId { agent: AgentNumber(1), began: LogIndex(7) }, nonce: 1 };
     let ended = Response::LeaseEnded(challenge.lease, LeaseEnd::Unknown);
@@ -519,7 +555,7 @@ fn a_challenge_of_another_lease_or_before_there_is_one_is_not_answered_with_a_re
 }
 
 #[test]
-fn an_agent_that_leaves_does_not_come_back_by_itself() {
+fn leaving_ends_renewals_silently() {
     let mut story = Story::just_renewed();
     let lease = story.lease_id();
     story.acknowledges = false;
@@ -540,7 +576,7 @@ fn an_agent_that_leaves_does_not_come_back_by_itself() {
 }
 
 #[test]
-fn what_a_suspended_host_finds_on_waking_up_is_over() {
+fn suspended_host_wakes_past_deadline() {
     let mut story = Story::just_renewed();
     let deadline = story.client.lease().deadline(HealthWindow::Safe).expect("it was renewed");
     story.acknowledges = false;
@@ -557,7 +593,7 @@ fn what_a_suspended_host_finds_on_waking_up_is_over() {
 }
 
 #[test]
-fn a_client_that_is_closed_renews_no_more_and_answers_no_challenge() {
+fn closing_stops_renewals_and_answers() {
     let mut story = Story::just_renewed();
     let challenge = Challenge { lease: story.lease_id(), nonce: 1 };
     story.handle_input(Input::Close);

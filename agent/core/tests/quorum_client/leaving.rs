@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn an_agent_that_leaves_does_not_register_again() {
+fn left_agent_does_not_reregister() {
     let mut story = Story::at_rest();
     let lease = story.client.registered_lease().expect("it is registered");
     story.handle_input(Input::Leave);
@@ -23,7 +23,7 @@ fn an_agent_that_leaves_does_not_register_again() {
 }
 
 #[test]
-fn an_agent_that_stays_registers_again_only_where_it_may_have_left() {
+fn staying_agent_reregisters_only_if_left() {
     let mut story = Story::at_rest();
     story.handle_input(Input::Leave);
     story.handle_input(Input::Stay { may_have_left: false });
@@ -37,7 +37,7 @@ fn an_agent_that_stays_registers_again_only_where_it_may_have_left() {
 }
 
 #[test]
-fn an_agent_that_has_yet_to_register_has_no_lease() {
+fn unregistered_agent_has_no_lease() {
     let mut story = Story::begin();
     story.registers = false;
     story.pass(SECOND);
@@ -45,7 +45,7 @@ fn an_agent_that_has_yet_to_register_has_no_lease() {
 }
 
 #[test]
-fn a_server_that_was_named_is_dialled_when_the_others_are_gone() {
+fn added_server_dialled_when_others_down() {
     let mut story = Story::begin_with(&[A]);
     story.down.insert(A);
     story.pass(5 * SECOND);

@@ -134,7 +134,7 @@ fn place(index: u64, reply: Reply) -> Response {
 }
 
 #[test]
-fn a_free_lock_is_granted_at_once() {
+fn free_lock_granted_immediately() {
     let mut story = Story::at_rest();
     let token = story.acquire();
     story.answer(&story.only(), applied(20, granted()));
@@ -144,7 +144,7 @@ fn a_free_lock_is_granted_at_once() {
 }
 
 #[test]
-fn whoever_waits_is_granted_and_told_both_indexes() {
+fn grant_carries_both_indexes() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
     story.answer(&parked, place(25, granted()));
@@ -155,7 +155,7 @@ fn whoever_waits_is_granted_and_told_both_indexes() {
 }
 
 #[test]
-fn a_wait_that_goes_on_is_asked_about_again() {
+fn queued_reply_repeats_query() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
     story.answer(&parked, place(21, Reply::Queued { queue_position: LogIndex(18) }));
@@ -173,7 +173,7 @@ fn a_wait_that_goes_on_is_asked_about_again() {
 /// Public report R18: two waits of one session at two agents; the lock was granted to the session,
 /// and one of them received *no*.
 #[test]
-fn a_wait_is_granted_if_another_request_of_its_session_is() {
+fn sibling_grant_ends_superseded_wait() {
     let (mut story, token, again) = Story::superseded();
     story.answer(&again, applied(31, granted()));
     assert_eq!(story.heard_acquired(token), (31, Applied { index: LogIndex(31), reply: granted() }));
@@ -183,7 +183,7 @@ fn a_wait_is_granted_if_another_request_of_its_session_is() {
 
 /// The other request's client was gone, and its agent released the grant.
 #[test]
-fn a_wait_continues_if_the_other_request_of_its_session_is_released() {
+fn sibling_release_continues_superseded_wait() {
     let (mut story, token, again) = Story::superseded();
     story.answer(&again, applied(20, Reply::Queued { queue_position: LogIndex(18) }));
     let parked = story.only();
@@ -198,7 +198,7 @@ fn a_wait_continues_if_the_other_request_of_its_session_is_released() {
 }
 
 #[test]
-fn a_superseded_wait_whose_client_is_gone_holds_nothing() {
+fn cancelled_superseded_wait_holds_nothing() {
     let (mut story, token, again) = Story::superseded();
     story.handle_input(Input::Cancel(token));
     story.answer(&again, applied(20, granted()));
@@ -225,7 +225,7 @@ fn waited_long_enough(story: &mut Story) -> (CallToken, Asked) {
 }
 
 #[test]
-fn who_has_waited_long_enough_stops_waiting_and_is_told_so_then() {
+fn timeout_stops_wait_before_reply() {
     let mut story = Story::at_rest();
     let (token, asked) = waited_long_enough(&mut story);
     assert!(story.answers.is_empty());
@@ -239,7 +239,7 @@ fn who_has_waited_long_enough_stops_waiting_and_is_told_so_then() {
 }
 
 #[test]
-fn who_goes_while_the_wait_is_stopped_holds_nothing() {
+fn cancel_during_stop_holds_nothing() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
     story.pass(WAIT + SECOND + MS);
@@ -252,7 +252,7 @@ fn who_goes_while_the_wait_is_stopped_holds_nothing() {
 }
 
 #[test]
-fn a_wait_that_cannot_be_stopped_is_left() {
+fn denied_stop_leaves_queue() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
     story.pass(WAIT + SECOND + MS);
@@ -266,7 +266,7 @@ fn a_wait_that_cannot_be_stopped_is_left() {
 /// Chaos with 64 clients and a stopped agent: the agent released the grants that had come
 /// meanwhile, and replied *no* to their callers.
 #[test]
-fn a_grant_that_is_found_when_the_time_is_over_is_told() {
+fn grant_at_timeout_is_returned() {
     let mut story = Story::at_rest();
     let (token, asked) = waited_long_enough(&mut story);
     story.answer(&asked, place(25, granted()));
@@ -276,7 +276,7 @@ fn a_grant_that_is_found_when_the_time_is_over_is_told() {
 }
 
 #[test]
-fn a_grant_that_was_given_back_is_no_refusal() {
+fn grant_released_on_hurry_is_unknown() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
     story.handle_input(Input::Hurry);
@@ -285,7 +285,7 @@ fn a_grant_that_was_given_back_is_no_refusal() {
 }
 
 #[test]
-fn in_a_hurry_the_queue_is_left() {
+fn hurry_leaves_queue() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
     story.handle_input(Input::Hurry);
@@ -295,7 +295,7 @@ fn in_a_hurry_the_queue_is_left() {
 }
 
 #[test]
-fn a_position_that_cannot_be_given_up_leaves_the_outcome_unknown() {
+fn failed_leave_has_unknown_outcome() {
     let mut story = Story::at_rest();
     let (token, _) = story.queued();
     story.leader = None;
@@ -307,7 +307,7 @@ fn a_position_that_cannot_be_given_up_leaves_the_outcome_unknown() {
 }
 
 #[test]
-fn a_question_that_is_denied_gives_the_position_up() {
+fn denied_query_leaves_queue() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
     story.answer(&parked, Response::Unavailable(Unavailable::Denied("no".into())));
@@ -317,7 +317,7 @@ fn a_question_that_is_denied_gives_the_position_up() {
 }
 
 #[test]
-fn a_client_that_goes_away_leaves_the_queue() {
+fn cancel_leaves_queue() {
     let mut story = Story::at_rest();
     let (token, parked) = story.queued();
     story.handle_input(Input::Cancel(token));
@@ -330,7 +330,7 @@ fn a_client_that_goes_away_leaves_the_queue() {
 /// The grant and the cancellation cross each other: the lock must not stay with a client that never
 /// received the grant.
 #[test]
-fn a_grant_that_nobody_hears_is_given_back() {
+fn undelivered_grant_is_released() {
     let (mut story, token) = Story::granted_unheard();
     story.handle_input(Input::Cancel(token));
     let leave = story.leaves();
@@ -340,7 +340,7 @@ fn a_grant_that_nobody_hears_is_given_back() {
 
 /// The servers may be overloaded at that moment.
 #[test]
-fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
+fn undelivered_grant_release_is_retried() {
     let (mut story, token) = Story::granted_unheard();
     story.handle_input(Input::Cancel(token));
     for _ in 0..5 {
@@ -359,7 +359,7 @@ fn what_nobody_heard_of_is_given_back_until_the_servers_take_it() {
 }
 
 #[test]
-fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
+fn cancel_during_enqueue_holds_nothing() {
     let mut story = Story::at_rest();
     for reply in [granted(), Reply::Queued { queue_position: LogIndex(18) }] {
         let token = story.acquire();
@@ -374,7 +374,7 @@ fn a_client_that_goes_before_it_is_queued_holds_nothing_in_the_end() {
 }
 
 #[test]
-fn that_a_lock_may_be_granted_to_a_client_that_is_gone_is_said() {
+fn cancelled_unresolved_enqueue_is_reported() {
     let mut story = Story::enqueue_unresolved();
     story.notices.clear();
     story.pass(2 * HOLD);
@@ -384,7 +384,7 @@ fn that_a_lock_may_be_granted_to_a_client_that_is_gone_is_said() {
 }
 
 #[test]
-fn what_cannot_be_given_back_is_said() {
+fn failed_release_is_reported() {
     let (mut story, token) = Story::granted_unheard();
     story.leader = None;
     story.kill(A);
@@ -398,7 +398,7 @@ fn what_cannot_be_given_back_is_said() {
 /// `cargo sim 2069`: the enqueue was given up after the hold timeout and took effect later. The
 /// session was shared and renewed, so the lock was held for no caller, without an end.
 #[test]
-fn a_grant_after_the_hold_timeout_is_released() {
+fn grant_after_hold_timeout_released() {
     for is_cancelled in [true, false] {
         let mut story = Story::at_rest();
         let token = story.acquire();
@@ -439,7 +439,7 @@ fn is_release(asked: &Asked) -> bool {
 /// `cargo sim 70232`: a release overtook the retried enqueue of its own session. The enqueue was
 /// granted afterwards, and the agent stopped before it could give the lock back.
 #[test]
-fn a_release_follows_the_outcome_of_an_enqueue() {
+fn release_follows_enqueue_outcome() {
     let outcomes = [(granted(), true), (granted(), false), (Reply::Succeeded(false), true)];
     for (outcome, is_gone) in outcomes {
         let mut story = Story::at_rest();
@@ -468,7 +468,7 @@ fn a_release_follows_the_outcome_of_an_enqueue() {
 }
 
 #[test]
-fn a_release_behind_an_unresolved_enqueue_has_an_unknown_outcome() {
+fn release_after_unresolved_enqueue_unknown() {
     let mut story = Story::enqueue_unresolved();
     let released = story.call(release());
     story.pass(2 * HOLD);
@@ -477,7 +477,7 @@ fn a_release_behind_an_unresolved_enqueue_has_an_unknown_outcome() {
 }
 
 #[test]
-fn a_release_does_not_wait_for_a_position_in_the_queue() {
+fn release_bypasses_queued_wait() {
     let mut story = Story::at_rest();
     story.queued();
     story.call(release());

@@ -11,7 +11,7 @@ fn registered_address(asked: &Asked) -> (&str, &str) {
 }
 
 #[test]
-fn a_new_address_is_registered_once_no_command_is_under_way() {
+fn address_change_waits_for_commands() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let command = story.only();
@@ -30,7 +30,7 @@ fn a_new_address_is_registered_once_no_command_is_under_way() {
 }
 
 #[test]
-fn new_metadata_is_registered_once_no_command_is_under_way() {
+fn metadata_change_waits_for_commands() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let command = story.only();
@@ -56,7 +56,7 @@ fn new_metadata_is_registered_once_no_command_is_under_way() {
 }
 
 #[test]
-fn the_same_address_is_not_registered_again() {
+fn unchanged_address_not_reregistered() {
     let mut story = Story::at_rest();
     let address = "10.0.0.7".parse().expect("an address");
     for _ in 0..3 {

@@ -10,7 +10,7 @@ fn is_asked_at_once(asked: &Asked) -> bool {
 }
 
 #[test]
-fn stale_reads_go_home_and_others_to_the_leader() {
+fn routed_by_consistency_and_blocking() {
     let mut story = Story::at_rest();
     story.read(Consistency::Stale, None);
     let home = story.only().server;
@@ -24,7 +24,7 @@ fn stale_reads_go_home_and_others_to_the_leader() {
 }
 
 #[test]
-fn readers_of_the_same_news_share_one_call_and_who_joined_late_is_answered_anew() {
+fn late_joiner_triggers_fresh_read() {
     let mut story = Story::at_rest();
     let first = story.read(Consistency::Default, blocking(3, WAIT));
     let late: Vec<_> = (0..3).map(|_| story.read(Consistency::Default, blocking(3, WAIT))).collect();
@@ -45,7 +45,7 @@ fn readers_of_the_same_news_share_one_call_and_who_joined_late_is_answered_anew(
 }
 
 #[test]
-fn a_read_that_is_begun_while_late_ones_are_answered_anew_is_another_one() {
+fn read_during_rerun_starts_another() {
     let mut story = Story::at_rest();
     let [_, late] = [(); 2].map(|()| story.read(Consistency::Default, blocking(3, WAIT)));
     story.answer(&story.only(), entries(7));
@@ -61,7 +61,7 @@ fn a_read_that_is_begun_while_late_ones_are_answered_anew_is_another_one() {
 }
 
 #[test]
-fn whoever_takes_stale_answers_takes_the_one_that_is_there() {
+fn stale_readers_share_one_reply() {
     let mut story = Story::at_rest();
     let tokens = [(); 2].map(|()| story.read(Consistency::Stale, blocking(3, WAIT)));
     story.answer(&story.only(), entries(7));
@@ -69,7 +69,7 @@ fn whoever_takes_stale_answers_takes_the_one_that_is_there() {
 }
 
 #[test]
-fn a_reader_whose_time_is_over_reads_what_there_is_and_the_others_wait_on() {
+fn expired_reader_leaves_others_waiting() {
     let mut story = Story::at_rest();
     let short = story.read(Consistency::Default, blocking(3, SECOND));
     let long = story.read(Consistency::Default, blocking(3, WAIT));
@@ -87,7 +87,7 @@ fn a_reader_whose_time_is_over_reads_what_there_is_and_the_others_wait_on() {
 }
 
 #[test]
-fn the_last_reader_that_leaves_ends_the_call() {
+fn last_reader_leaving_cancels_call() {
     let mut story = Story::at_rest();
     let tokens = [(); 2].map(|()| story.read(Consistency::Default, blocking(3, WAIT)));
     let shared = story.only();
@@ -99,7 +99,7 @@ fn the_last_reader_that_leaves_ends_the_call() {
 }
 
 #[test]
-fn in_a_hurry_readers_are_answered_with_what_there_is() {
+fn hurry_answers_readers_immediately() {
     let mut story = Story::at_rest();
     let before = story.read(Consistency::Default, blocking(3, WAIT));
     story.handle_input(Input::Hurry);
@@ -113,14 +113,14 @@ fn in_a_hurry_readers_are_answered_with_what_there_is() {
 }
 
 #[test]
-fn a_read_that_waits_for_nothing_does_not_wait() {
+fn zero_index_does_not_block() {
     let mut story = Story::at_rest();
     story.read(Consistency::Default, blocking(0, WAIT));
     assert!(matches!(story.only().request, Request::Read { blocking: None, .. }));
 }
 
 #[test]
-fn a_parked_read_moves_on_when_its_server_is_neither_leader_nor_home_any_more() {
+fn parked_read_leaves_lost_home() {
     let mut story = Story::at_rest();
     let token = story.read(Consistency::Default, blocking(3, WAIT));
     let home = story.only().server;
@@ -133,7 +133,7 @@ fn a_parked_read_moves_on_when_its_server_is_neither_leader_nor_home_any_more() 
 }
 
 #[test]
-fn a_home_server_that_knows_no_leader_is_no_help_but_the_leader_is() {
+fn leaderless_home_redirects_to_leader() {
     let mut story = Story::at_rest();
     story.read(Consistency::Default, blocking(3, WAIT));
     let at_home = story.only();
@@ -142,7 +142,7 @@ fn a_home_server_that_knows_no_leader_is_no_help_but_the_leader_is() {
 }
 
 #[test]
-fn without_any_server_a_blocking_read_waits_for_one_and_then_for_its_own_time() {
+fn serverless_blocking_read_times_out() {
     let mut story = Story::begin();
     story.down = SERVERS.into();
     let token = story.read(Consistency::Stale, blocking(3, SECOND));

@@ -9,7 +9,7 @@ use lockmesh_protocol::reply::Refusal;
 use lockmesh_protocol::rpc::VIEW_WAIT;
 
 #[test]
-fn a_command_goes_to_the_leader_and_its_answer_to_its_caller() {
+fn leader_replies_reach_their_callers() {
     let mut story = Story::at_rest();
     let [one, two] = ["one", "two"].map(|key| story.propose(key));
     let [first, second] = [story.asked[0].clone(), story.asked[1].clone()];
@@ -27,7 +27,7 @@ fn a_command_goes_to_the_leader_and_its_answer_to_its_caller() {
 }
 
 #[test]
-fn what_a_lost_leader_left_unanswered_goes_to_the_next_one_under_the_same_id() {
+fn retry_at_successor_keeps_id() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let first = story.only();
@@ -41,7 +41,7 @@ fn what_a_lost_leader_left_unanswered_goes_to_the_next_one_under_the_same_id() {
 }
 
 #[test]
-fn a_leader_that_was_deposed_is_left_by_its_hint() {
+fn deposed_leader_hint_is_followed() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let refused = story.only();
@@ -54,7 +54,7 @@ fn a_leader_that_was_deposed_is_left_by_its_hint() {
 }
 
 #[test]
-fn what_was_never_sent_is_not_done_when_no_leader_comes_and_what_was_is_unknown() {
+fn hold_timeout_distinguishes_unsent_from_sent() {
     let mut story = Story::at_rest();
     let sent = story.propose("sent");
     story.leader = None;
@@ -69,7 +69,7 @@ fn what_was_never_sent_is_not_done_when_no_leader_comes_and_what_was_is_unknown(
 }
 
 #[test]
-fn a_refusal_that_no_other_attempt_changes_is_told_unless_an_earlier_one_was_sent() {
+fn rejection_final_unless_earlier_attempt_sent() {
     let full = || Response::Unavailable(Unavailable::Overloaded("full".into()));
     let mut story = Story::at_rest();
     let token = story.propose("k");
@@ -86,7 +86,7 @@ fn a_refusal_that_no_other_attempt_changes_is_told_unless_an_earlier_one_was_sen
 }
 
 #[test]
-fn a_forgotten_agent_registers_again_before_its_command_goes_on() {
+fn forgotten_agent_reregisters_before_retry() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let forgotten = story.only();
@@ -105,7 +105,7 @@ fn a_forgotten_agent_registers_again_before_its_command_goes_on() {
 }
 
 #[test]
-fn a_command_that_may_have_been_done_is_not_sent_under_another_registration() {
+fn reregistration_makes_sent_command_unknown() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     story.generation = None;
@@ -117,7 +117,7 @@ fn a_command_that_may_have_been_done_is_not_sent_under_another_registration() {
 }
 
 #[test]
-fn a_list_may_wait_for_a_view_at_its_server_before_it_is_late() {
+fn list_timeout_includes_view_wait() {
     let mut story = Story::at_rest();
     let list = |story: &mut Story| {
         let query = Query::Entries("".into());
@@ -147,7 +147,7 @@ fn a_list_may_wait_for_a_view_at_its_server_before_it_is_late() {
 }
 
 #[test]
-fn a_caller_that_goes_away_cancels() {
+fn caller_cancellation_ends_call() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
@@ -159,7 +159,7 @@ fn a_caller_that_goes_away_cancels() {
 }
 
 #[test]
-fn a_server_that_keeps_silent_is_given_up_with_the_hold_timeout() {
+fn silent_server_times_out_request() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
@@ -172,7 +172,7 @@ fn a_server_that_keeps_silent_is_given_up_with_the_hold_timeout() {
 }
 
 #[test]
-fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
+fn hold_timeout_returns_leader_reason() {
     let why = "the leader's disk has not taken a write for 6.0 s";
     let requests = [
         LocalCall::Propose(command("k")),
@@ -197,7 +197,7 @@ fn the_reason_that_a_leader_gives_is_told_when_the_hold_timeout_is_over() {
 
 /// Disks that are full everywhere, and a leader that died: no server can record its vote.
 #[test]
-fn full_disks_are_the_reason_that_there_is_no_leader() {
+fn full_disks_explain_missing_leader() {
     let (mut story, full) = Story::with_full_disk();
     story.leader = None;
     story.kill(A);
@@ -207,7 +207,7 @@ fn full_disks_are_the_reason_that_there_is_no_leader() {
 
 /// A write that succeeded, or the election of a leader, shows that disks accept writes again.
 #[test]
-fn a_full_disk_of_the_past_is_no_reason() {
+fn recovered_disk_not_blamed() {
     let (mut story, _) = Story::with_full_disk();
     let token = story.propose("k");
     story.apply(&story.only(), 5);
@@ -245,7 +245,7 @@ impl Story {
 }
 
 #[test]
-fn a_restore_may_take_longer_than_requests_are_held() {
+fn restore_may_exceed_hold_timeout() {
     let mut story = Story::at_rest();
     let commit = RestoreStep::Commit { id: 1, parts: 1 };
     let token = story.call(LocalCall::Propose(Command::Restore(commit)));
@@ -255,7 +255,7 @@ fn a_restore_may_take_longer_than_requests_are_held() {
 }
 
 #[test]
-fn what_cannot_be_repeated_is_not() {
+fn unrepeatable_request_not_retried() {
     let mut story = Story::at_rest();
     let token = story.call(LocalCall::Ask(Request::TransferLeader(None)));
     assert_eq!(story.only().server, A);
@@ -267,7 +267,7 @@ fn what_cannot_be_repeated_is_not() {
 }
 
 #[test]
-fn a_renewal_is_asked_of_the_next_leader() {
+fn renewal_retried_at_next_leader() {
     let mut story = Story::at_rest();
     let token = story.call(LocalCall::Ask(Request::Renew(session())));
     story.elect(B);
@@ -279,7 +279,7 @@ fn a_renewal_is_asked_of_the_next_leader() {
 }
 
 #[test]
-fn whoever_is_asked_as_the_leader_and_leads_no_more_is_not_believed() {
+fn deposed_leader_status_is_ignored() {
     let mut story = Story::at_rest();
     story.mute.insert(A);
     let token = story.call(LocalCall::Ask(Request::Status));
@@ -293,7 +293,7 @@ fn whoever_is_asked_as_the_leader_and_leads_no_more_is_not_believed() {
 }
 
 #[test]
-fn home_is_asked_once_and_only_if_it_is_there() {
+fn home_queried_once_if_connected() {
     let mut story = Story::begin();
     let token = story.call(LocalCall::AskHome(Request::Status));
     assert_eq!(story.take_answer(token), Err(Unavailable::NotLeader { leader: None }));
@@ -303,7 +303,7 @@ fn home_is_asked_once_and_only_if_it_is_there() {
 }
 
 #[test]
-fn what_home_denies_is_told_at_once_and_changes_nothing_of_what_is_known_of_the_servers() {
+fn home_denial_keeps_home() {
     let mut story = Story::at_rest();
     let token = story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
     let asked = story.only();
@@ -315,7 +315,7 @@ fn what_home_denies_is_told_at_once_and_changes_nothing_of_what_is_known_of_the_
 }
 
 #[test]
-fn what_fits_no_frame_is_denied() {
+fn oversized_request_is_denied() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let asked = story.only();
@@ -324,7 +324,7 @@ fn what_fits_no_frame_is_denied() {
 }
 
 #[test]
-fn no_more_is_sent_while_too_much_waits_and_then_goes_in_order() {
+fn backlog_holds_commands_in_order() {
     let mut story = Story::at_rest();
     let connection = *story.connections.iter().find(|(_, server)| **server == A).expect("the leader").0;
     story.handle_input(Input::Backlog(connection, true));
@@ -337,7 +337,7 @@ fn no_more_is_sent_while_too_much_waits_and_then_goes_in_order() {
 }
 
 #[test]
-fn many_that_wait_for_a_leader_are_sent_a_turn_after_the_other() {
+fn waiting_commands_sent_in_batches() {
     let mut story = Story::begin();
     story.registers = false;
     (0..200).for_each(|_| _ = story.propose("k"));
@@ -358,7 +358,7 @@ fn many_that_wait_for_a_leader_are_sent_a_turn_after_the_other() {
 }
 
 #[test]
-fn whoever_waits_for_a_sequence_goes_on_when_one_is_over_and_who_has_gone_holds_nobody_up() {
+fn full_command_span_delays_next() {
     let mut story = Story::at_rest();
     story.propose("stuck");
     let stuck = story.only();
@@ -381,7 +381,7 @@ fn whoever_waits_for_a_sequence_goes_on_when_one_is_over_and_who_has_gone_holds_
 }
 
 #[test]
-fn whoever_is_told_that_the_agent_stops_knows_not_what_became_of_its_command() {
+fn closing_leaves_outcome_unknown() {
     let mut story = Story::at_rest();
     let sent = story.propose("k");
     let reads = story.read(Consistency::Default, blocking(3, 60 * SECOND));

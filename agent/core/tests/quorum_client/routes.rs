@@ -4,7 +4,7 @@ use super::*;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 
 #[test]
-fn nobody_is_asked_before_the_agent_is_registered() {
+fn requests_wait_for_registration() {
     let mut story = Story::begin();
     story.registers = false;
     let token = story.propose("k");
@@ -20,7 +20,7 @@ fn nobody_is_asked_before_the_agent_is_registered() {
 }
 
 #[test]
-fn an_agent_whose_registration_is_denied_says_so_at_once() {
+fn denied_registration_fails_requests() {
     let mut story = Story::begin();
     story.registers = false;
     let held = story.propose("k");
@@ -38,7 +38,7 @@ fn an_agent_whose_registration_is_denied_says_so_at_once() {
 }
 
 #[test]
-fn an_agent_that_no_server_believes_says_so_and_tries_on() {
+fn unadmitted_agent_reports_and_retries() {
     let mut story = Story::begin();
     story.is_stranger = true;
     let held = story.propose("k");
@@ -52,7 +52,7 @@ fn an_agent_that_no_server_believes_says_so_and_tries_on() {
 }
 
 #[test]
-fn a_server_that_is_down_is_dialled_less_and_less_and_said_once() {
+fn unreachable_server_redialled_and_reported_once() {
     let mut story = Story::begin();
     story.down.insert(A);
     story.leader = None;
@@ -66,7 +66,7 @@ fn a_server_that_is_down_is_dialled_less_and_less_and_said_once() {
 }
 
 #[test]
-fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it() {
+fn named_leader_replaces_stale_dial() {
     for age in [50 * MS, SECOND] {
         let mut story = Story::at_rest();
         story.frozen.extend(SERVERS);
@@ -93,7 +93,7 @@ fn a_leader_that_runs_again_is_dialled_anew_as_soon_as_another_server_names_it()
 }
 
 #[test]
-fn what_is_told_of_a_connection_that_was_given_up_is_not_listened_to() {
+fn ignores_replies_of_closed_connection() {
     let mut story = Story::at_rest();
     story.propose("lost");
     let lost = story.only();
@@ -115,7 +115,7 @@ fn what_is_told_of_a_connection_that_was_given_up_is_not_listened_to() {
 }
 
 #[test]
-fn a_leader_that_leaves_a_call_unanswered_has_the_others_asked() {
+fn unanswered_call_queries_other_servers() {
     let mut story = Story::at_rest();
     let token = story.propose("k");
     let questions = story.client.counts().questions;
@@ -133,7 +133,7 @@ fn a_leader_that_leaves_a_call_unanswered_has_the_others_asked() {
 }
 
 #[test]
-fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
+fn readers_leave_silent_home() {
     let mut story = Story::at_rest();
     story.read(Consistency::Default, blocking(3, 60 * SECOND));
     let parked = story.only();
@@ -151,7 +151,7 @@ fn readers_leave_a_home_from_which_nothing_arrives_any_more() {
 }
 
 #[test]
-fn whoever_asks_a_home_that_stands_still_hears_so_soon() {
+fn silent_home_request_fails_soon() {
     let mut story = Story::at_rest();
     story.read(Consistency::Default, blocking(3, 60 * SECOND));
     story.mute.insert(story.only().server);
@@ -162,13 +162,13 @@ fn whoever_asks_a_home_that_stands_still_hears_so_soon() {
 }
 
 #[test]
-fn what_the_mesh_asks_while_the_network_is_dark_for_a_moment_costs_no_connection() {
+fn gossip_requests_keep_silent_connections() {
     let mut story = Story::at_rest();
     let before = story.connections.clone();
     story.mute.extend([A, B, C]);
     for _ in 0..8 {
         story.call(LocalCall::AskHome(Request::SyncMesh(RosterDigest(Vec::new()))));
-        story.call(LocalCall::AskHome(Request::Accuse(Vec::new())));
+        story.call(LocalCall::AskHome(Request::Suspect(Vec::new())));
         before.keys().for_each(|connection| story.handle_input(Input::Received(*connection, 1)));
         story.pass(500 * MS);
     }
@@ -176,7 +176,7 @@ fn what_the_mesh_asks_while_the_network_is_dark_for_a_moment_costs_no_connection
 }
 
 #[test]
-fn a_leader_that_forgot_the_agent_registers_it_before_it_is_asked() {
+fn new_leader_registers_forgotten_agent() {
     let mut story = Story::at_rest();
     story.generation = None;
     story.elect(B);
@@ -204,7 +204,7 @@ fn equal_inputs_have_equal_outcomes() {
 }
 
 #[test]
-fn an_agent_is_ready_once_it_is_registered_and_as_long_as_it_knows_a_leader() {
+fn readiness_needs_registration_and_leader() {
     let mut story = Story::begin();
     assert_eq!(story.client.not_ready(), [NotReady::NotRegistered, NotReady::NoLeader]);
     story.pass(5 * SECOND);

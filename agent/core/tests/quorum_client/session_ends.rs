@@ -31,7 +31,7 @@ fn numbered(number: u8) -> SessionId {
 }
 
 #[test]
-fn the_guard_of_a_given_up_session_need_not_wait_and_the_servers_are_told_until_they_answer() {
+fn abandoned_session_reported_until_acknowledged() {
     let mut story = Story::at_rest();
     story.leader = None;
     story.kill(A);
@@ -57,7 +57,26 @@ fn the_guard_of_a_given_up_session_need_not_wait_and_the_servers_are_told_until_
 }
 
 #[test]
-fn the_end_of_a_session_goes_on_though_its_client_is_gone() {
+fn claimed_silence_capped_by_agent() {
+    let mut story = Story::at_rest();
+    for (reason, expected) in [
+        (EndReason::GivenUp(Some(Duration::from_millis(1))), Some(true)),
+        (EndReason::GivenUp(Some(3600 * SECOND)), Some(true)),
+        (EndReason::Unconfirmed, None),
+    ] {
+        story.pass(SECOND);
+        let token = story.end(session(), reason);
+        assert_eq!(story.take_answer(token), Ok(Answered::Response(Response::Done)));
+        let named = story.named().expect("it is named");
+        let is_short = named.sessions.as_slice()[0].silent_for.map(|silent_for| silent_for < 10 * SECOND);
+        assert_eq!(is_short, expected, "{reason:?}");
+        let sent = story.until_asked();
+        story.answer(&sent, applied(40, Reply::Done));
+    }
+}
+
+#[test]
+fn session_end_survives_lost_client() {
     for is_cancelled in [true, false] {
         let mut story = Story::at_rest();
         let token = story.end(session(), EndReason::Closed);
@@ -85,7 +104,7 @@ fn the_end_of_a_session_goes_on_though_its_client_is_gone() {
 }
 
 #[test]
-fn servers_that_have_too_much_to_do_are_told_again() {
+fn overloaded_servers_are_retried() {
     let mut story = Story::at_rest();
     let token = story.end(session(), EndReason::Closed);
     for _ in 0..5 {
@@ -102,7 +121,7 @@ fn servers_that_have_too_much_to_do_are_told_again() {
 }
 
 #[test]
-fn where_more_are_given_up_than_fit_all_of_them_have_their_turn() {
+fn excess_abandoned_sessions_take_turns() {
     let mut story = Story::at_rest();
     story.leader = None;
     story.kill(A);
@@ -120,7 +139,7 @@ fn where_more_are_given_up_than_fit_all_of_them_have_their_turn() {
 }
 
 #[test]
-fn a_session_is_ended_once_however_often_that_is_wanted() {
+fn duplicate_ends_send_one_command() {
     let mut story = Story::at_rest();
     let given_up = story.end(session(), EndReason::GivenUp(Some(SECOND)));
     let closed = story.end(session(), EndReason::Closed);

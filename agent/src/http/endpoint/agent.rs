@@ -5,7 +5,7 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::membership::{DETAILS_TIMEOUT, OwnRow};
-use crate::agent::COMMIT;
+use crate::COMMIT;
 use crate::metrics::LIMITS;
 use crate::monitor::{Format, Monitor, TooMany};
 use crate::upstream::calls::StatusOf;
@@ -180,6 +180,7 @@ impl From<TooMany> for Failure {
 /// empty.
 pub(super) async fn reload(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    let changes = call.api.reload.reload().await.map_err(Failure::refused)?;
+    let changes = call.api.reload.reload().await;
+    let changes = changes.map_err(|error| Failure::refused(error.to_string()))?;
     Ok(answer::with_changes(answer::nothing(), &changes))
 }

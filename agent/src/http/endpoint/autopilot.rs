@@ -3,10 +3,10 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::duration::{self, clamped, format_duration, silence};
-use super::super::go::json::{JsonError, Object, first_value};
-use super::super::go::number;
 use super::operator::leaders_view;
+use crate::go::duration::{self, clamped, format_duration, silence};
+use crate::go::json::{JsonError, Object, first_value};
+use crate::go::number;
 use crate::upstream::calls::ReadAutopilot;
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::operator::{AutopilotConfiguration, AutopilotHealth, ServerHealth};
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_written_as_go_writes_it() {
+    fn formats_instant_like_go() {
         assert_eq!(instant(WallTime(1_795_250_472_990)).unwrap(), "2026-11-21T08:41:12.99Z");
         assert_eq!(instant(WallTime(u64::MAX)), None);
     }
 
     proptest! {
         #[test]
-        fn what_is_taken_is_within_its_bounds(values in prop::collection::vec(any_value(), 5)) {
+        fn accepted_durations_within_bounds(values in prop::collection::vec(any_value(), 5)) {
             let names = [
                 "CleanupDeadServers", "LastContactThreshold", "MaxTrailingLogs", "MinQuorum", "ServerStabilizationTime",
             ];

@@ -8,14 +8,16 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
-use super::super::go::json::{JsonError, Object, first_value};
-use super::super::go::number::parse_bool;
 use super::super::peer::Peer;
 use super::super::shapes;
 use crate::config::Scripts;
 use crate::definitions::{DefinitionError, parse_check_registration};
+use crate::go::json::{JsonError, Object, first_value};
+use crate::go::number::parse_bool;
+use crate::registry::ChangeError;
 use http::Response;
-use lockmesh_agent_core::registry::{NewCheck, RegistryError};
+use lockmesh_agent_core::definitions::NewCheck;
+use lockmesh_agent_core::registry::RegistryError;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use std::collections::BTreeMap;
@@ -37,7 +39,7 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     let body = call.small_body(body).await?;
     let new = parse_check_registration(&body)?;
     check_scripts(call, [&new])?;
-    written(call, call.api.registry.register_check(new)).await
+    written(call, call.api.registry.register_check(new).await).await
 }
 
 /// `pass`, `warn` and `fail`: the note is the output.
@@ -63,14 +65,17 @@ pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>
 
 pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    written(call, call.api.registry.deregister_check(&CheckId::from(call.tail))).await
+    if call.tail.is_empty() {
+        return Err(Failure::refused("CheckID missing"));
+    }
+    written(call, call.api.registry.deregister_check(&CheckId::from(call.tail)).await).await
 }
 
 /// Puts the whole node into maintenance, or ends it.
 pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let reason = maintenance_reason(call)?;
-    written(call, Ok(call.api.registry.maintain(reason))).await
+    written(call, call.api.registry.maintain(reason).await).await
 }
 
 /// Returns the reason for maintenance, or `None` to end it.
@@ -105,16 +110,15 @@ impl From<DefinitionError> for Failure {
     }
 }
 
-/// Answers a change once it is stored and, within limits, in the catalog.
+/// Answers a change, which is stored, once it is within limits in the catalog.
 pub(super) async fn written(
     call: &Call<'_>,
-    outcome: Result<u64, RegistryError>,
+    outcome: Result<u64, ChangeError>,
 ) -> Result<Response<Body>, Failure> {
-    let version = outcome.map_err(refused)?;
-    call.api.registry.stored().await.map_err(|error| {
-        Failure::unknown(format!(
-            "the change is in effect, but not stored: a restart of the agent would lose it ({error})"
-        ))
+    let version = outcome.map_err(|error| match error {
+        ChangeError::Refused(error) => refused(error),
+        ChangeError::NotStored(_) => Failure::not_done(error.to_string()),
+        ChangeError::Unknown(_) => Failure::unknown(error.to_string()),
     })?;
     call.api.registry.wait_written(version, CATALOG_TIMEOUT).await;
     Ok(answer::nothing())
@@ -130,10 +134,10 @@ async fn reported(call: &Call<'_>, outcome: Result<u64, RegistryError>) -> Resul
 fn refused(error: RegistryError) -> Failure {
     let text = error.to_string();
     let limit = match error {
-        RegistryError::UnknownCheck(_) | RegistryError::UnknownService(_) | RegistryError::NoService(_) => {
-            return Failure::not_found(text);
+        RegistryError::UnknownService(_) => return Failure::not_found(text),
+        RegistryError::NoService(_) | RegistryError::NoTtl(_) | RegistryError::NoSidecarPort => {
+            return Failure::refused(text);
         }
-        RegistryError::NoTtl(_) | RegistryError::NoSidecarPort => return Failure::refused(text),
         RegistryError::TooManyChecks(_) => "checks",
         RegistryError::TooManyServices(_) => "services",
     };

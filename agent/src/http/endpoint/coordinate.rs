@@ -4,10 +4,10 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
-use super::super::go::json::{JsonError, Object, first_value};
 use super::super::listing::Piece;
 use super::super::shapes;
 use super::misfit;
+use crate::go::json::{JsonError, Object, first_value};
 use crate::upstream::calls::StatusOf;
 use crate::upstream::parts::Part;
 use http::{Response, StatusCode};

@@ -4,9 +4,9 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::number;
 use super::misfit;
 use super::operator::denied;
+use crate::go::number;
 use crate::upstream::calls::Read;
 use http::Response;
 use lockmesh_client::shape::operator::GossipKey;

@@ -1,34 +1,22 @@
 //! The instances of a service: read, selected by the request's parameters, and rendered in the form
 //! of the catalog or of the health endpoints, in the same order.
 
-use super::super::answer::{self, Failure, MetaKind};
+use super::super::answer::{self, Failure};
 use super::super::body::Body;
-use super::super::call::{Call, ReadOptions};
+use super::super::call::Call;
 use super::super::fields::{Row, RowFilter};
 use super::super::listing::{Form, Listing, Piece, joined};
 use super::super::near;
-use super::super::service_mesh::MeshFields;
 use super::misfit;
 use crate::upstream::parts::Part;
 use http::Response;
-use lockmesh_agent_core::registry::sidecar_of;
-use lockmesh_protocol::id::{NodeName, ServiceId};
+use lockmesh_agent_core::instances::{Listed, Named, has_tag};
+use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Instance, Query, Rows};
-use lockmesh_protocol::record::{CheckStatus, Node, Service};
+use lockmesh_protocol::record::{CheckStatus, Node};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// The instances that an endpoint lists for a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listed {
-    /// The service's own.
-    Own,
-    /// Its proxies, and its own if they are part of the service mesh themselves.
-    Connect,
-    /// The instances of its gateways: always empty, because configuration entries assign gateways.
-    Gateways,
-}
 
 /// Answers with the instances of a service in the form that `shape` returns.
 pub(super) async fn list<T: Row + Serialize + 'static>(
@@ -42,7 +30,8 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
     }
     let options = call.read_options()?;
     let mut filter = RowFilter::of(call)?;
-    let answers = read(call, listed, call.tail, options).await?;
+    let form = Form::of(call, options);
+    let answers = call.read_together(listed.queries(call.tail), options, Some(form.meta)).await?;
     let wanted = Wanted::of(call, only_passing);
     let mut named = Named::new(listed, call.tail);
     let render = move |rows: &Rows, layout| {
@@ -51,52 +40,8 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
         Piece::array(filter.select(selected.map(shape)), layout)
     };
     let answers = near::sorted_as_requested(call, options, answers).await?;
-    let response = Listing::from_iter(answers).respond(Form::of(call, options), render).await?;
+    let response = Listing::from_iter(answers).respond(form, render).await?;
     Ok(marked(call, response))
-}
-
-/// Reads the instances that may be listed for a name.
-pub(super) async fn read(
-    call: &Call<'_>,
-    listed: Listed,
-    name: &str,
-    options: ReadOptions,
-) -> Result<Vec<Part>, Failure> {
-    let names = match listed {
-        // Proxies that an earlier version registered are found only by their usual name.
-        Listed::Connect => vec![name.into(), Service::proxies_of(name), sidecar_of(name)],
-        Listed::Own | Listed::Gateways => vec![name.into()],
-    };
-    let queries = names.into_iter().map(Query::ServiceInstances).collect();
-    call.read_together(queries, options, Some(MetaKind::Effective(options.consistency))).await
-}
-
-/// The instances that are listed for a name, each once: a proxy may be found by more than one name.
-pub(super) struct Named {
-    listed: Listed,
-    /// In lower case.
-    name: String,
-    seen: BTreeSet<(NodeName, ServiceId)>,
-}
-
-impl Named {
-    pub(super) fn new(listed: Listed, name: &str) -> Self {
-        Self { listed, name: name.to_lowercase(), seen: BTreeSet::new() }
-    }
-
-    /// Returns `true` for an instance that is listed, when it comes for the first time.
-    pub(super) fn is_new(&mut self, Instance { service, .. }: &Instance) -> bool {
-        match self.listed {
-            Listed::Own => true,
-            Listed::Connect => {
-                let mesh = MeshFields::of(service);
-                let is_named = || service.name.to_lowercase() == self.name;
-                (mesh.is_proxy_of(&self.name) || (mesh.is_native() && is_named()))
-                    && self.seen.insert((service.node.clone(), service.id.clone()))
-            }
-            Listed::Gateways => false,
-        }
-    }
 }
 
 /// The instances that a request selects.
@@ -124,11 +69,6 @@ impl Wanted {
             && self.tags.iter().all(|tag| has_tag(&instance.service, tag))
             && (!self.only_passing || all_pass())
     }
-}
-
-/// Returns `true` if a service has a tag, ignoring case.
-fn has_tag(service: &Service, tag: &str) -> bool {
-    service.tags.iter().any(|known| known.eq_ignore_ascii_case(tag))
 }
 
 /// Returns `true` for a request about a peer cluster. No cluster has peers, so the result is empty.

@@ -5,6 +5,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::listing::Piece;
 use super::super::shapes;
+use crate::loss;
 use http::Response;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::id::Key;
@@ -23,7 +24,7 @@ pub(super) async fn losses(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
         Rows::Locks(locks) => Piece::array(locks.iter().map(|lock| Ok(shapes::lock(lock))), layout),
-        Rows::Losses(losses) => Piece::array(losses.iter().map(|loss| Ok(shapes::loss(loss))), layout),
+        Rows::Losses(losses) => Piece::array(losses.iter().map(|loss| Ok(loss::shape(loss))), layout),
         _ => Err(super::misfit::wrong_rows()),
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_s_files_are_understood() {
+    fn parses_system_files() {
         let shape = memory(
             "MemTotal:  1000 kB\nMemFree:  100 kB\nBuffers: 10 kB\nCached: 200 kB\nSReclaimable: 90 kB\n",
         );
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_described_without_errors() {
+    fn describes_this_machine_without_errors() {
         let shape = describe();
         assert_eq!(shape["Errors"], Value::Null, "{shape}");
         for (part, field) in [("Memory", "total"), ("Host", "bootTime"), ("Disk", "total")] {

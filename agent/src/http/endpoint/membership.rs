@@ -421,7 +421,7 @@ mod tests {
     use lockmesh_protocol::id::{LogIndex, ServerId};
 
     #[test]
-    fn the_address_of_a_server_is_shown_as_in_consul() {
+    fn server_member_splits_host_port() {
         let shown = |address: &str| {
             let server = ServerStatus {
                 id: ServerId(1),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn in_the_wide_area_a_node_is_named_with_its_datacenter() {
+    fn wan_name_requires_datacenter_suffix() {
         assert_eq!(wide_area_node("a.b.dc1", "dc1"), Some("a.b".into()));
         assert_eq!(wide_area_node("a", "dc1"), None);
         assert_eq!(wide_area_node("adc1", "dc1"), None);

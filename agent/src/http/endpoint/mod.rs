@@ -2,7 +2,6 @@
 //!
 //! An endpoint parses, asks the state once, and renders. It keeps no state between requests.
 
-pub mod registration;
 pub mod session;
 pub mod txn;
 
@@ -24,6 +23,7 @@ mod monitoring;
 mod operator;
 mod prepared_query;
 mod prepared_query_body;
+mod registration;
 mod service;
 mod session_events;
 mod snapshot;

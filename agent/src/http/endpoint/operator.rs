@@ -4,7 +4,7 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::duration::silence;
+use crate::go::duration::silence;
 use crate::upstream::calls::{RemoveServer, StatusOf, TransferLeader};
 use http::{Method, Response, StatusCode};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
@@ -79,6 +79,7 @@ fn shaped_server(server: &ServerStatus, status: &Status) -> Server {
         last_index: server.last_index.0,
         last_contact: server.last_contact.map(silence).unwrap_or_default(),
         healthy: by_leader.then_some(server.healthy),
+        version: server.version.clone(),
     }
 }
 
@@ -166,7 +167,7 @@ pub(super) fn denied(unavailable: Unavailable) -> Failure {
 
 /// Returns the operator's next step for a denial, selected by its text.
 fn way_out(reason: &str) -> &'static str {
-    const WAYS: [(&str, &str); 10] = [
+    const WAYS: [(&str, &str); 11] = [
         ("is not in use", "`lockmesh operator gossip key` shows which one is"),
         ("gossip key was changed", "wait that long, or they would be cut off from the mesh"),
         (
@@ -177,6 +178,10 @@ fn way_out(reason: &str) -> &'static str {
         ("founds a cluster", "start it with `quorum.bootstrap_expect = 0` and an emptied data folder"),
         ("leads", "`lockmesh operator raft transfer-leader` hands the leadership over"),
         ("too few", "start servers that are down, or add new ones, before one more goes"),
+        (
+            "MinQuorum",
+            "add a server first, or lower it with `lockmesh operator autopilot set-config --min-quorum`",
+        ),
         ("only server", "`lockmesh operator raft add` brings another one"),
         ("under way", "it takes seconds; `lockmesh operator raft list-peers` shows when it is done"),
         (

@@ -1,21 +1,22 @@
 //! `/v1/query…`: prepared queries, written, executed and explained.
 //!
-//! The servers store queries and find the one for a name. Everything else happens here: the agent
-//! checks a query before it proposes it, fills a template, and selects the instances.
+//! The servers store queries and find the one for a name. The agent checks a query before it
+//! proposes it, fills a template, and selects the instances; `agent/core/src/prepared_query`
+//! decides how.
 
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
-use super::super::go::json::{JsonError, first_value};
-use super::super::go::number::{parse_bool, parse_int};
 use super::super::listing::{Form, Listing, Piece, apart, joined};
 use super::super::near;
 use super::super::shapes;
-use super::instances::{self, Listed, Named};
+use super::instances;
 use super::misfit;
 use super::prepared_query_body::{self as query_body, Draft};
+use crate::go::json::{JsonError, first_value};
+use crate::go::number::{parse_bool, parse_int};
 use http::{Method, Response};
-use lockmesh_agent_core::prepared_query::{check, filled, move_to_front, selected};
+use lockmesh_agent_core::prepared_query::{Execution, check, filled};
 use lockmesh_client::shape::json::Layout;
 use lockmesh_client::shape::prepared_query::{Dns, Executed, Explained, Meta};
 use lockmesh_client::shape::session::Created;
@@ -23,7 +24,7 @@ use lockmesh_net::random;
 use lockmesh_protocol::command::{Command, NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QUERY_NAME_MAX, TEMPLATE_ERROR_MAX};
-use lockmesh_protocol::query::{Answer, Instance, Query, Rows};
+use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -154,35 +155,28 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         })?,
         None => false,
     };
-    let (resolved, query) = resolve(call, options).await?;
-    let service = &query.spec.service;
-    let listed = if connect || service.connect { Listed::Connect } else { Listed::Own };
-    let answer = match service.peer.as_str() {
-        "" => joined(instances::read(call, listed, &service.service, options).await?).await?,
-        // No cluster has peers.
-        _ => Answer { rows: Rows::Instances(Vec::new()), ..(*resolved).clone() },
+    let (resolved, PreparedQuery { spec, .. }) = resolve(call, options).await?;
+    let (service, near, dns) =
+        (spec.service.service.clone(), spec.service.near.clone(), Dns { ttl: spec.dns_ttl });
+    let execution = Execution::new(spec.service, connect);
+    let queries = execution.queries();
+    let answer = match queries.is_empty() {
+        true => Answer { rows: Rows::Instances(Vec::new()), ..(*resolved).clone() },
+        false => {
+            let kind = MetaKind::Effective(options.consistency);
+            joined(call.read_together(queries, options, Some(kind)).await?).await?
+        }
     };
-    let count = answer.rows.len();
-    let meta = meta(&answer, options);
+    let (count, meta) = (answer.rows.len(), meta(&answer, options));
     let Answer { rows, known_leader, last_contact, .. } = answer;
-    let Rows::Instances(instances) = rows else { return Err(misfit::wrong_rows()) };
-    let (wanted, seed) = (service.clone(), random::seed());
-    let select = move || {
-        let mut named = Named::new(listed, &wanted.service);
-        let found = instances.iter().filter(|instance| named.is_new(instance));
-        selected(found, &wanted, seed).into_iter().cloned().collect::<Vec<Instance>>()
+    let Rows::Instances(found) = rows else { return Err(misfit::wrong_rows()) };
+    let origin = match call.params.non_empty("near").unwrap_or(&near) {
+        "" => None,
+        near => Some(near::origin(call, options, near, count).await?),
     };
-    let mut nodes = apart(count, select).await?;
-    let near = call.params.non_empty("near").unwrap_or(&service.near);
-    if !near.is_empty() {
-        let origin = near::origin(call, options, near).await?;
-        nodes = near::sort(call, options, &origin, nodes).await?;
-        move_to_front(&mut nodes, &origin);
-    }
-    nodes.truncate(limit);
-    let (service, dns) = (service.service.clone(), Dns { ttl: query.spec.dns_ttl.clone() });
     let (datacenter, layout) = (call.api.identity.datacenter.clone(), call.layout());
     let render = move || {
+        let nodes = execution.run(&found, origin.as_ref(), random::seed(), limit);
         let nodes = nodes.iter().map(shapes::instance).collect();
         let peer_name = String::new();
         answer::json(&Executed { service, nodes, dns, datacenter, peer_name, failovers: 0, meta }, layout)

@@ -1,7 +1,7 @@
 //! The body of a prepared query, as Consul reads it: unknown fields are errors, and an absent list
 //! differs from an empty one.
 
-use super::super::go::json::{JsonError, Object};
+use crate::go::json::{JsonError, Object};
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::prepared_query::{QueryService, QuerySpec, QueryTarget, QueryTemplate};
 use serde_json::Value;

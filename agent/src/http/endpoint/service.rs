@@ -58,12 +58,15 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     // Only these two forms: Consul ignores every other value.
     new.replaces_checks =
         call.params.value("replace-existing-checks").is_some_and(|word| ["", "true"].contains(&word));
-    written(call, call.api.registry.register_service(new)).await
+    written(call, call.api.registry.register_service(new).await).await
 }
 
 pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    written(call, call.api.registry.deregister_service(&ServiceId::from(call.tail))).await
+    if call.tail.is_empty() {
+        return Err(Failure::refused("ServiceID missing"));
+    }
+    written(call, call.api.registry.deregister_service(&ServiceId::from(call.tail)).await).await
 }
 
 pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -72,7 +75,8 @@ pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure>
         return Err(Failure::bad_request("Missing service ID"));
     }
     let reason = maintenance_reason(call)?;
-    written(call, call.api.registry.maintain_service(&ServiceId::from(call.tail), reason)).await
+    let service = ServiceId::from(call.tail);
+    written(call, call.api.registry.maintain_service(&service, reason).await).await
 }
 
 pub(super) fn health_by_id(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -119,7 +123,7 @@ fn health_answer(
     let wants_text = call.params.value("format") == Some("text")
         || accept.is_some_and(|accept| accept.starts_with("text/plain"));
     let mut response = match wants_text {
-        true => answer::text(status, aggregate.map_or("critical", Aggregate::as_str)),
+        true => answer::text(status, aggregate.map_or(not_found, |aggregate| aggregate.as_str())),
         false => answer::json(shape, call.layout()),
     };
     *response.status_mut() = status;

@@ -3,11 +3,11 @@
 use super::super::answer::{self, Failure, MetaKind};
 use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
-use super::super::go::duration::{self, clamped};
-use super::super::go::json::{JsonError, Object, first_value};
 use super::super::listing::Piece;
 use super::super::shapes;
 use super::membership::DETAILS_TIMEOUT;
+use crate::go::duration::{self, clamped};
+use crate::go::json::{JsonError, Object, first_value};
 use crate::upstream::calls::{EndSession, Renew};
 use http::Response;
 use lockmesh_agent_core::quorum_client::EndReason;
@@ -234,7 +234,7 @@ fn fresh_id() -> Result<SessionId, Failure> {
 pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let session = named(call)?;
-    if let Some(reason) = end_reason(call)? {
+    if let Some(reason) = end_reason(call, session)? {
         call.api.upstream.call(EndSession { session, reason }).await?;
         return Ok(answer::flag(true, call.layout()));
     }
@@ -246,24 +246,28 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
 }
 
 /// Returns the reason why a guard ends its session; `None` for a plain destroy. With a reason the
-/// agent retries the end until the servers report it done, even if the client is gone.
-fn end_reason(call: &Call<'_>) -> Result<Option<EndReason>, Failure> {
+/// agent retries the end until the servers report it done, even if the client is gone. Every user
+/// of the host can name a reason, so only one that this agent confirms is recorded.
+fn end_reason(call: &Call<'_>, session: SessionId) -> Result<Option<EndReason>, Failure> {
     let Some(given_up) = call.params.value("given-up") else {
         return Ok(call.params.has("retry").then_some(EndReason::Closed));
     };
-    if given_up.is_empty() {
-        return Ok(Some(EndReason::GivenUp(None)));
-    }
-    let nanoseconds = duration::parse(given_up).map_err(|error| {
-        Failure::refused(format!("Invalid given-up {given_up:?}: {error}; use a duration such as 3s"))
-    })?;
-    Ok(Some(EndReason::GivenUp(Some(clamped(nanoseconds)))))
+    let claimed = match given_up {
+        "" => None,
+        text => Some(duration::parse(text).map(clamped).map_err(|error| {
+            Failure::refused(format!("Invalid given-up {text:?}: {error}; use a duration such as 3s"))
+        })?),
+    };
+    Ok(Some(call.api.session_watches.end_reason(session, claimed)))
 }
 
 pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     match call.api.upstream.call(Renew(named(call)?)).await? {
-        Some(session) => Ok(answer::json(&[shapes::session(&session)], call.layout())),
+        Some(session) => {
+            call.api.session_watches.renewed(session.spec.id, session.spec.ttl);
+            Ok(answer::json(&[shapes::session(&session)], call.layout()))
+        }
         None => Err(Failure::not_found(format!("Session id '{}' not found", call.tail))),
     }
 }
@@ -338,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_an_empty_object_are_all_defaults() {
+    fn empty_body_yields_defaults() {
         assert_eq!(parsed(""), Draft::default());
         assert_eq!(parsed("{}"), Draft::default());
         assert_eq!(parsed("null"), Draft::default());
@@ -379,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_resolved_in_four_cases() {
+    fn checks_and_node_checks_resolution() {
         let serf = || vec![SERF_HEALTH.to_owned()];
         let one = || vec!["x".to_owned()];
         for (body, checks, node_checks) in [
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_must_lie_between_the_least_and_a_day() {
+    fn ttl_bounds_enforced() {
         let least = Duration::from_secs(10);
         for good in ["", "0s", "10s", "15.0s", "24h"] {
             assert!(judged_ttl(good, least).is_ok(), "{good}");

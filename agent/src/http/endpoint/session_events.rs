@@ -7,37 +7,47 @@ use super::super::call::Call;
 use super::super::event_stream::{self, EventSender};
 use super::super::shapes;
 use super::session::named;
-use crate::boot_clock::BootClock;
 use crate::metrics::{BlockedWatcher, LIMITS};
-use crate::session_watches::{FollowError, Followed};
+use crate::session_watches::{FollowError, Followed, SessionWatches};
 use http::Response;
 use lockmesh_agent_core::session_events::SessionState;
 use lockmesh_client::shape::json::{Layout, render};
 use lockmesh_protocol::id::SessionId;
+use std::sync::Arc;
 
 /// Returns the current state; an invalid id is a session that never existed.
 pub(super) async fn events(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let session = named(call)?;
     let clock = call.api.session_watches.clock();
-    let mut followed = call.api.session_watches.follow(session).await?;
+    let watches = &call.api.session_watches;
+    let polled = |index| watches.change_handover(|handover| handover.polled(session, index));
+    let poll = options.blocking.as_ref().map(|blocking| polled(blocking.index.0));
+    let mut followed = watches.follow(session).await?;
     if event_stream::is_wanted(&call.head.headers) {
-        return Ok(event_stream::respond(|sender| stream(sender, followed, session, clock)));
+        let watches = Arc::clone(watches);
+        return Ok(event_stream::respond(|sender| stream(sender, followed, session, watches)));
     }
-    if let Some(blocking) = options.blocking {
+    if let (Some(blocking), Some(poll)) = (options.blocking, poll) {
         let _blocked = BlockedWatcher::begin();
         // After the wait, the current state is the answer, changed or not.
-        let _ = tokio::time::timeout(blocking.wait, followed.behind(blocking.index.0)).await;
+        let _ = tokio::time::timeout(blocking.wait, followed.behind(poll.behind)).await;
     }
-    let event = shapes::session_event(session, &followed.event(), clock.now());
+    let event = watches.reported(session, followed.event(), poll);
+    let event = shapes::session_event(session, &event, clock.now());
     Ok(answer::with_index(answer::json(&event, call.layout()), event.index))
 }
 
 /// Sends the current state, and then each change, until the session is lost.
-async fn stream(sender: EventSender, mut followed: Followed, session: SessionId, clock: BootClock) {
+async fn stream(
+    sender: EventSender,
+    mut followed: Followed,
+    session: SessionId,
+    watches: Arc<SessionWatches>,
+) {
     loop {
-        let event = followed.newest();
-        let shape = shapes::session_event(session, &event, clock.now());
+        let event = watches.reported(session, followed.newest(), None);
+        let shape = shapes::session_event(session, &event, watches.clock().now());
         let data = render(&shape, Layout { indented: false, newline: false });
         if !sender.send(&shape.state, shape.index, &data).await || event.state == SessionState::Lost {
             return;

@@ -16,6 +16,9 @@ const GET: &[Verb] = &[read(Method::GET)];
 const PUT: &[Verb] = &[write(Method::PUT)];
 /// An operator's write.
 const OPERATE: &[Verb] = &[operate(Method::PUT)];
+/// An operator's read: what no other user of the host needs to see.
+const OPERATE_GET: &[Verb] = &[operate(Method::GET)];
+const BACKUPS: &[Verb] = &[operate(Method::GET), operate(Method::PUT)];
 /// Settings that every client reads and operators change.
 const GET_OR_OPERATE: &[Verb] = &[read(Method::GET), operate(Method::PUT)];
 const OPERATE_DELETE: &[Verb] = &[operate(Method::DELETE)];
@@ -33,8 +36,9 @@ pub(in crate::http) enum Right {
     /// A write of an application: keys, sessions, checks, events, the catalog. Open to every
     /// client, as in Consul without access control.
     Write,
-    /// Changes the servers, the mesh, this agent or its node's membership, or the whole state at
-    /// once. Accepted only on the Unix socket, if there is one, and written to the audit log.
+    /// Changes the servers, the mesh, this agent or its node's membership; reads or replaces the
+    /// whole state at once; or reads this agent's log. Accepted only on the Unix socket, if there
+    /// is one, and written to the audit log.
     Operate,
 }
 
@@ -142,7 +146,7 @@ endpoints! { |call, body|
     AgentMetrics           "/v1/agent/metrics"                    GET            => agent::metrics(call),
     AgentHost              "/v1/agent/host"                       GET            => machine::host(call).await,
     AgentVersion           "/v1/agent/version"                    GET            => agent::version(call),
-    AgentMonitor           "/v1/agent/monitor"                    GET            => agent::monitor(call),
+    AgentMonitor           "/v1/agent/monitor"                    OPERATE_GET    => agent::monitor(call),
     AgentReload            "/v1/agent/reload"                     OPERATE        => agent::reload(call).await,
     AgentChecks            "/v1/agent/checks"                     GET            => Box::pin(check::list(call)).await,
     CheckRegister          "/v1/agent/check/register"             PUT            => Box::pin(check::register(call, body)).await,
@@ -165,7 +169,7 @@ endpoints! { |call, body|
     AutopilotHealth        "/v1/operator/autopilot/health"        GET            => Box::pin(autopilot::health(call)).await,
     GossipKey              "/v1/operator/gossip"                  GET            => Box::pin(gossip::key(call)).await,
     GossipRotate           "/v1/operator/gossip/rotate"           OPERATE        => Box::pin(gossip::rotate(call)).await,
-    Snapshot               "/v1/snapshot"                         GET_OR_OPERATE => Box::pin(snapshot::run(call, body)).await,
+    Snapshot               "/v1/snapshot"                         BACKUPS        => Box::pin(snapshot::run(call, body)).await,
     Servers                "/v1/lockmesh/servers"                 GET_OR_OPERATE => Box::pin(operator::servers(call)).await,
     Locks                  "/v1/lockmesh/locks"                   GET            => lockmesh::locks(call).await,
     Losses                 "/v1/lockmesh/losses"                  GET            => lockmesh::losses(call).await,
@@ -186,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_needs_an_operator_is_this() {
+    fn operator_routes() {
         let operated = ROUTES.iter().flat_map(|route| {
             let verbs = route.verbs.iter().filter(|verb| verb.right == Right::Operate);
             verbs.map(|verb| format!("{} {}", verb.method, route.path))
@@ -198,11 +202,13 @@ mod tests {
                 "PUT /v1/agent/force-leave/",
                 "PUT /v1/agent/join/",
                 "PUT /v1/agent/maintenance",
+                "GET /v1/agent/monitor",
                 "PUT /v1/agent/reload",
                 "DELETE /v1/operator/raft/peer",
                 "POST /v1/operator/raft/transfer-leader",
                 "PUT /v1/operator/autopilot/configuration",
                 "PUT /v1/operator/gossip/rotate",
+                "GET /v1/snapshot",
                 "PUT /v1/snapshot",
                 "PUT /v1/lockmesh/servers",
             ]

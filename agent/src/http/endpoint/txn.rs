@@ -4,9 +4,9 @@ use super::super::answer::{self, Failure};
 use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::Call;
-use super::super::go::json::{JsonError, Object, first_value, kind};
 use super::super::shapes;
-use super::registration::{parse_check, parse_node, parse_service};
+use crate::definitions::{check_service, parse_catalog_check, parse_catalog_service, parse_node};
+use crate::go::json::{JsonError, Object, first_value, kind};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use lockmesh_client::outcome::Outcome;
@@ -37,7 +37,12 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
     let operations =
         parse_body(&body).map_err(|error| Failure::bad_request(format!("Failed to parse body: {error}")))?;
     check_sizes(call, &operations)?;
-    let operations: Vec<TxnOp> = operations.into_iter().flatten().collect();
+    let mut operations: Vec<TxnOp> = operations.into_iter().flatten().collect();
+    operations.iter_mut().for_each(|operation| complete(call, operation));
+    let errors: Vec<TxnErrorShape> = wrong_services(&operations).collect();
+    if !errors.is_empty() {
+        return Ok(failed(call, &TxnAnswer { results: None, errors: Some(errors) }));
+    }
     let trees = deleted_trees(&operations);
     let trees: Vec<&str> = trees.iter().map(Key::as_str).collect();
     if !trees.is_empty() {
@@ -47,6 +52,26 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
     } else {
         read(call, operations).await
     }
+}
+
+/// Sets the datacenter of a node that names none: this one.
+fn complete(call: &Call<'_>, operation: &mut TxnOp) {
+    if let TxnOp::Node { node, .. } = operation
+        && node.datacenter.is_empty()
+    {
+        node.datacenter.clone_from(&call.api.identity.datacenter);
+    }
+}
+
+/// Returns an error for each service that must not be stored.
+fn wrong_services(operations: &[TxnOp]) -> impl Iterator<Item = TxnErrorShape> + '_ {
+    (0..).zip(operations).filter_map(|(op_index, operation)| match operation {
+        TxnOp::Service { verb: CatalogVerb::Set | CatalogVerb::Cas, service, .. } => {
+            let what = check_service(service).err()?;
+            Some(TxnErrorShape { op_index, what })
+        }
+        _ => None,
+    })
 }
 
 /// Returns the prefixes that a transaction deletes.
@@ -165,13 +190,13 @@ fn parse_operation(element: &Value) -> Result<Option<TxnOp>, JsonError> {
     if let Some(value) = object.value("Service") {
         let (verb, object) = parse_verb("ServiceTxnOp", value, &["Verb", "Node", "Service"])?;
         let node = NodeName::from(object.string("Node")?);
-        let service = parse_service(object.value("Service").unwrap_or(&Value::Null), node)?;
+        let service = parse_catalog_service(object.value("Service").unwrap_or(&Value::Null), node)?;
         let expected = service.modify_index;
         return Ok(Some(TxnOp::Service { verb, service, expected }));
     }
     if let Some(value) = object.value("Check") {
         let (verb, object) = parse_verb("CheckTxnOp", value, &["Verb", "Check"])?;
-        let check = parse_check(object.value("Check").unwrap_or(&Value::Null))?;
+        let check = parse_catalog_check(object.value("Check").unwrap_or(&Value::Null))?;
         let expected = check.modify_index;
         return Ok(Some(TxnOp::Check { verb, check, expected }));
     }
@@ -203,7 +228,7 @@ fn parse_kv(value: &Value) -> Result<TxnOp, JsonError> {
 
 fn parse_value(object: &Object<'_>) -> Result<Bytes, JsonError> {
     match object.optional_string("Value")? {
-        Some(text) => decode_base64(text).map_err(JsonError::Value),
+        Some(text) => decode_base64(text).map_err(|error| JsonError::Value(error.to_string())),
         None => Ok(Bytes::new()),
     }
 }
@@ -218,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_may_be_null_and_names_in_any_case() {
+    fn null_kinds_and_any_case_accepted() {
         let body = br#"[{"KV":{"verb":"SET","Key":"a","value":"dGVzdA==","FLAGS":18446744073709551615},
             "Node":null,"Service":null,"Check":null},{},{"kv":{"Verb":"get","Key":"b","Value":null}}]"#;
         let operations = parse_body(body).unwrap();
@@ -243,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_bodies_are_refused_with_a_reason() {
+    fn invalid_bodies_rejected_with_reason() {
         assert_eq!(text(""), "EOF");
         assert_eq!(
             text(r#"[{"KV":{"Verb":"set","Key":"a","Value":"!"}}]"#),

@@ -1,11 +1,11 @@
 //! The check of a comparison against the type of the rows: the field exists, it has the operator,
 //! and the value is of its type.
 
-use super::super::go::literal::quoted;
-use super::super::go::number::{parse_bool, parse_i64};
 use super::FilterError;
 use super::expression::{Match, Operator};
 use super::value::{Record, Value};
+use crate::go::literal::quoted;
+use crate::go::number::{parse_bool, parse_i64};
 use lockmesh_agent_core::pattern::Pattern;
 
 /// A comparison that is valid for its rows.
@@ -60,10 +60,7 @@ impl Comparison {
         if !kind.has(operator) {
             return Err(FilterError::Operator { operator: operator.name(), selector: selector() });
         }
-        let coerced = |test: Result<Test, String>| {
-            let selector = selector();
-            test.map_err(|reason| FilterError::Value { value: value.clone(), selector, reason })
-        };
+        let wrong = |reason| FilterError::Value { value: value.clone(), selector: selector(), reason };
         let test = match (operator, kind) {
             (Operator::IsEmpty | Operator::IsNotEmpty, _) => Test::Empty,
             (Operator::In | Operator::NotIn, _) => Test::In(value),
@@ -71,10 +68,10 @@ impl Comparison {
                 Ok(pattern) => Test::Matches(pattern),
                 Err(reason) => return Err(FilterError::Pattern { pattern: value, reason }),
             },
-            (_, Kind::Number) => {
-                coerced(parse_i64(&value).map(Test::Number).map_err(|error| error.to_string()))?
-            }
-            (_, Kind::Bool) => coerced(boolean(&value).map(Test::Bool))?,
+            (_, Kind::Number) => Test::Number(parse_i64(&value).map_err(|error| wrong(error.to_string()))?),
+            (_, Kind::Bool) => Test::Bool(parse_bool(&value).ok_or_else(|| {
+                wrong(format!("strconv.ParseBool: parsing {}: invalid syntax", quoted(&value)))
+            })?),
             (Operator::Equal | Operator::NotEqual, _) => Test::Text(value),
         };
         Ok(Self { path, test, is_negated: operator.is_negated() })
@@ -98,11 +95,6 @@ impl Kind {
             Operator::Matches | Operator::NotMatches => self == Self::Text,
         }
     }
-}
-
-fn boolean(text: &str) -> Result<bool, String> {
-    let wrong = || format!("strconv.ParseBool: parsing {}: invalid syntax", quoted(text));
-    parse_bool(text).ok_or_else(wrong)
 }
 
 /// Returns the type of what a path selects in a struct, from this position on; or the position of

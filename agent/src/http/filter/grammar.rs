@@ -14,10 +14,10 @@
 //! [`Trace`]. After a failure inside of parentheses nothing else is tried at their start, so the
 //! time is linear in the text; the words of `not not …` are counted in a loop.
 
-use super::super::go::literal::{unquoted, unquoted_raw};
 use super::expression::{Expression, Match, Operator};
 use super::trace::{Token, Trace};
 use super::{FilterError, MAX_DEPTH};
+use crate::go::literal::{unquoted, unquoted_raw};
 use winnow::combinator::{alt, opt, preceded, repeat, separated, terminated};
 use winnow::error::EmptyError;
 use winnow::stream::{LocatingSlice, Location, Stateful, Stream};

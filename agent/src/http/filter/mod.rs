@@ -37,10 +37,10 @@ mod tests;
 
 pub(super) use value::{Count, List, Record, Value};
 
-use super::go::literal::quoted;
+use crate::go::literal::quoted;
 use check::Comparison;
 use expression::Expression;
-use lockmesh_agent_core::pattern::MAX_PATTERN_STATES;
+use lockmesh_agent_core::pattern::{MAX_PATTERN_STATES, PatternError};
 
 /// The maximum length of a filter, in bytes: about the longest that fits a request's URL.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 10;
@@ -90,7 +90,7 @@ pub(super) enum FilterError {
         /// The regular expression.
         pattern: String,
         /// The reason.
-        reason: String,
+        reason: PatternError,
     },
     /// The text is longer than [`MAX_TEXT_BYTES`].
     #[error("the filter has {0} bytes, the maximum is {MAX_TEXT_BYTES}; use a shorter filter")]

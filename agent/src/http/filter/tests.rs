@@ -303,7 +303,7 @@ fn assert_golden(cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn and_binds_tighter_than_or_and_not_tightest() {
+fn operator_precedence() {
     assert_golden(PRECEDENCE);
 }
 
@@ -312,8 +312,9 @@ fn each_type_has_its_operators() {
     assert_golden(OPERATORS);
 }
 
+/// Contract: 119.
 #[test]
-fn map_keys_may_be_quoted_and_missing() {
+fn quoted_and_missing_map_keys() {
     assert_golden(KEYS);
 }
 
@@ -328,12 +329,12 @@ fn syntax_errors_are_consul_s() {
 }
 
 #[test]
-fn fields_operators_and_values_are_checked_without_rows() {
+fn fields_and_values_validated_without_rows() {
     assert_golden(FIELDS);
 }
 
 #[test]
-fn one_element_of_a_list_is_enough() {
+fn any_matching_list_element_suffices() {
     assert_golden(CHECKS);
 }
 
@@ -347,7 +348,7 @@ fn invalid_regular_expressions_are_refused() {
 }
 
 #[test]
-fn hostile_texts_reach_a_limit_and_not_the_end_of_the_stack() {
+fn hostile_input_cannot_overflow_stack() {
     let long = |piece: &str, end: &str| piece.repeat((MAX_TEXT_BYTES - end.len()) / piece.len()) + end;
     let texts = [
         (long("(", ""), "the filter nests deeper than 50 parentheses"),
@@ -381,7 +382,7 @@ fn hostile_texts_reach_a_limit_and_not_the_end_of_the_stack() {
 }
 
 #[test]
-fn work_is_limited_over_all_rows() {
+fn step_limit_spans_rows() {
     let check = Check { output: "a".repeat(64 << 10), ..Check::default() };
     let service = Service { checks: vec![check], ..Service::default() };
     let rows_until_error = |text: &str| {

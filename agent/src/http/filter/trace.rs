@@ -94,7 +94,7 @@ impl Token {
     /// Returns the name in an error; `None` for the end, which is listed last.
     fn name(self) -> Option<String> {
         match self {
-            Self::Literal(text) => Some(super::super::go::literal::quoted(text)),
+            Self::Literal(text) => Some(crate::go::literal::quoted(text)),
             Self::Class(class) => Some(class.to_owned()),
             Self::End => None,
         }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[tokio::test]
-async fn the_agent_says_who_it_is() {
+async fn self_reports_identity() {
     let stand = Stand::new();
     let own = stand.get("/v1/agent/self").await.json();
     assert_eq!((&own["Config"]["NodeName"], &own["Config"]["NodeID"]), (&json!("node-one"), &json!(NODE_ID)));
@@ -36,7 +36,7 @@ async fn the_agent_says_who_it_is() {
 }
 
 #[tokio::test]
-async fn the_agent_s_own_member_is_its_row_among_the_members() {
+async fn self_member_matches_members_list() {
     let mut stand = Stand::new();
     let rows = async |stand: &Stand| {
         let own = stand.get("/v1/agent/self").await.json();
@@ -63,7 +63,7 @@ async fn the_agent_s_own_member_is_its_row_among_the_members() {
 }
 
 #[tokio::test]
-async fn a_cached_read_is_a_miss() {
+async fn cached_read_reports_miss() {
     let stand = Stand::new();
     for path in
         ["/v1/catalog/services", "/v1/catalog/service/a", "/v1/health/service/a", "/v1/catalog/datacenters"]
@@ -75,7 +75,7 @@ async fn a_cached_read_is_a_miss() {
 }
 
 #[tokio::test]
-async fn segments_do_not_exist_and_a_client_agent_has_no_wide_area() {
+async fn unknown_segment_fails_client_wan_null() {
     let mut stand = Stand::new();
     stand.get("/v1/agent/members?segment=zz").await.is(500, "segment \"zz\" not found");
     for query in ["segment=", "segment=_all", "segment=zz&wan=1"] {
@@ -86,7 +86,7 @@ async fn segments_do_not_exist_and_a_client_agent_has_no_wide_area() {
 }
 
 #[tokio::test]
-async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
+async fn wan_lists_servers_with_datacenter() {
     let stand = Stand::new();
     stand.registers("far", "f0000000-0000-0000-0000-000000000003");
     let names = |reply: &crate::http::tests::Reply| {
@@ -98,8 +98,9 @@ async fn the_wide_area_knows_servers_alone_by_their_datacenter() {
     assert_eq!(names(&stand.get("/v1/agent/members?wan=").await).len(), 2);
 }
 
+/// Contract: 129.
 #[tokio::test]
-async fn assertion_129_metrics_host_and_version_have_consul_s_keys() {
+async fn metrics_host_version_match_consul() {
     let stand = Stand::new();
     stand.get("/v1/kv/a").await;
     let metrics = stand.get("/v1/agent/metrics").await.json();
@@ -150,8 +151,9 @@ impl tracing::Subscriber for Copies {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// Contract: 129.
 #[tokio::test]
-async fn assertion_129_a_monitor_sends_the_log_until_the_client_leaves_or_the_agent_stops() {
+async fn monitor_streams_until_disconnect_or_shutdown() {
     let stand = Stand::with_limits(HttpLimits { max_monitors: 1, ..HttpLimits::default() });
     // As for the audit log: threads of other tests have no subscriber.
     let _second = tracing::Dispatch::new(Copies);
@@ -194,7 +196,7 @@ async fn assertion_129_a_monitor_sends_the_log_until_the_client_leaves_or_the_ag
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_read_loses_its_monitor() {
+async fn unread_monitor_times_out() {
     let stand = Stand::with_limits(HttpLimits { max_monitors: 1, ..HttpLimits::default() });
     let _second = tracing::Dispatch::new(Copies);
     let _guard = tracing::subscriber::set_default(Copies);
@@ -227,7 +229,7 @@ async fn a_client_that_does_not_read_loses_its_monitor() {
 }
 
 #[tokio::test]
-async fn monitoring_asks_an_agent_as_it_asks_a_server() {
+async fn metrics_liveness_readiness_endpoints() {
     let stand = Stand::new();
     let figures = stand.get("/metrics").await;
     assert!(figures.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
@@ -253,7 +255,7 @@ async fn monitoring_asks_an_agent_as_it_asks_a_server() {
 }
 
 #[tokio::test]
-async fn a_check_follows_its_application_into_the_catalog() {
+async fn ttl_check_reports_reach_catalog() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Notes":"n"}"#).await.is(200, "");
     let local = stand.get("/v1/agent/checks").await.json();
@@ -280,17 +282,18 @@ async fn a_check_follows_its_application_into_the_catalog() {
 }
 
 #[tokio::test]
-async fn what_is_no_check_is_said() {
+async fn unknown_check_takes_no_report() {
     let stand = Stand::new();
-    let text = "Unknown check ID \"none\". Ensure that the check ID is passed, not the check name.";
-    for verb in ["pass", "warn", "fail", "deregister"] {
-        stand.put(&format!("/v1/agent/check/{verb}/none"), "").await.is(404, text);
+    let text = "CheckID \"none\" does not have associated TTL";
+    for verb in ["pass", "warn", "fail"] {
+        stand.put(&format!("/v1/agent/check/{verb}/none"), "").await.is(500, text);
     }
-    stand.put("/v1/agent/check/update/none", r#"{"Status":"passing"}"#).await.is(404, text);
+    stand.put("/v1/agent/check/update/none", r#"{"Status":"passing"}"#).await.is(500, text);
+    stand.put("/v1/agent/check/deregister/none", "").await.is(200, "");
     stand.put("/v1/agent/check/register", r#"{"TTL":"1s"}"#).await.is(400, "Missing check name");
     let service = r#"{"Name":"a","TTL":"1s","ServiceID":"web"}"#;
     let refused = stand.put("/v1/agent/check/register", service).await;
-    assert_eq!(refused.status, 404);
+    assert_eq!(refused.status, 500);
     assert!(
         refused.text().starts_with("ServiceID \"web\" does not exist: register the service"),
         "{refused:?}"
@@ -299,7 +302,7 @@ async fn what_is_no_check_is_said() {
 }
 
 #[tokio::test]
-async fn a_session_dies_with_the_check_that_it_names() {
+async fn critical_check_ends_its_session() {
     let stand = Stand::new();
     stand
         .put("/v1/agent/check/register", r#"{"Name":"app","TTL":"1h","Status":"passing"}"#)

@@ -22,7 +22,7 @@ fn fails(reply: &Reply, status: u16, text: &str, request: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_method_that_they_lack_is_refused() {
+async fn unsupported_method_rejected() {
     let stand = stand().await;
     for (path, allow) in [
         ("/v1/query", "OPTIONS,GET,POST"),
@@ -45,7 +45,7 @@ async fn a_method_that_they_lack_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_that_they_do_not_have_are_ignored() {
+async fn unknown_parameters_ignored() {
     let stand = stand().await;
     for path in [
         "/v1/query",
@@ -69,7 +69,7 @@ async fn parameters_that_they_do_not_have_are_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_that_they_have_are_checked() {
+async fn known_parameters_validated() {
     let stand = stand().await;
     for path in ["/v1/query", "/v1/query/q/execute", "/v1/query/q/explain", "/v1/coordinate/nodes"] {
         for (parameters, status, text) in [
@@ -101,7 +101,7 @@ async fn parameters_that_they_have_are_checked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bodies_that_cannot_be_decoded_are_refused() {
+async fn undecodable_bodies_rejected() {
     let stand = stand().await;
     let update = format!("/v1/query/{ID}");
     let requests = [("POST", "/v1/query"), ("PUT", &update), ("PUT", "/v1/coordinate/update")];

@@ -10,7 +10,7 @@ const WEB: &str = r#"{"Node":"n1","Address":"10.0.0.1","NodeMeta":{"rack":"b"},
     "Checks":[{"Name":"alive","Status":"passing"},{"CheckID":"web-up","ServiceID":"web","Status":"warning"}]}"#;
 
 #[tokio::test]
-async fn what_is_registered_is_shown() {
+async fn registration_visible_in_reads() {
     let stand = Stand::new();
     stand.put("/v1/catalog/register", WEB).await.is(200, "true");
     let nodes = stand.get("/v1/catalog/nodes").await;
@@ -32,7 +32,7 @@ async fn what_is_registered_is_shown() {
 }
 
 #[tokio::test]
-async fn health_is_told_by_node_by_service_and_by_state() {
+async fn health_by_node_service_and_state() {
     let stand = Stand::new();
     stand.put("/v1/catalog/register", WEB).await.is(200, "true");
     let checks = stand.get("/v1/health/node/n1").await;
@@ -61,7 +61,7 @@ async fn health_is_told_by_node_by_service_and_by_state() {
 }
 
 #[tokio::test]
-async fn registrations_are_judged_by_the_state() {
+async fn invalid_registrations_rejected() {
     let stand = Stand::new();
     for (body, status, text) in [
         (r#"{"Address":"a"}"#, 500, "Must provide node"),
@@ -83,7 +83,7 @@ async fn registrations_are_judged_by_the_state() {
 }
 
 #[tokio::test]
-async fn a_status_that_would_never_end_a_session_is_refused() {
+async fn unknown_check_status_rejected() {
     let stand = Stand::new();
     let why = "Request decode failed: Invalid check status: 'Critical': use passing, warning or critical";
     let misspelt = r#"{"Node":"n1","Address":"10.0.0.1","Check":{"Name":"alive","Status":"Critical"}}"#;
@@ -92,7 +92,7 @@ async fn a_status_that_would_never_end_a_session_is_refused() {
 }
 
 #[tokio::test]
-async fn a_check_that_turns_critical_ends_its_sessions() {
+async fn critical_check_ends_sessions() {
     let stand = Stand::new();
     stand.quorum.apply(Command::RaiseFormat(format::NEWEST));
     stand.put("/v1/catalog/register", WEB).await;
@@ -130,7 +130,7 @@ async fn the_quorum_is_shown() {
 }
 
 #[tokio::test]
-async fn locks_are_listed_with_their_holders() {
+async fn locks_listed_with_holders() {
     let stand = Stand::new();
     let id = stand.session(r#"{"Name":"worker"}"#).await;
     let granted = stand.put(&format!("/v1/kv/jobs/1?acquire={id}"), "x").await;
@@ -153,7 +153,7 @@ async fn locks_are_listed_with_their_holders() {
 }
 
 #[tokio::test]
-async fn the_fields_of_a_service_mesh_are_returned_as_they_were_sent() {
+async fn service_mesh_fields_round_trip() {
     let stand = Stand::new();
     let service = json!({
         "kind": "connect-proxy", "ID": "p1", "Service": "web-proxy", "Port": 9, "Meta": {"v": "1"},

@@ -5,7 +5,8 @@ use super::{Stand, identity};
 use crate::config::Scripts;
 use crate::definitions::parse_check_registration;
 use crate::registry::Registry;
-use lockmesh_agent_core::registry::{Limits, NewCheck};
+use lockmesh_agent_core::definitions::NewCheck;
+use lockmesh_agent_core::registry::Limits;
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use lockmesh_protocol::rpc::Unavailable;
@@ -23,7 +24,7 @@ async fn known(stand: &Stand) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_application_that_falls_silent_is_critical() {
+async fn unreported_check_expires_until_report() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     sleep(Duration::from_secs(9)).await;
@@ -39,7 +40,7 @@ async fn an_application_that_falls_silent_is_critical() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_catalog_missed_it_is_told_again() {
+async fn missed_updates_resynced_to_catalog() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     stand.break_with(Unavailable::NotLeader { leader: None });
@@ -61,7 +62,7 @@ async fn what_the_catalog_missed_it_is_told_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_life_takes_up_what_the_last_one_left() {
+async fn restarted_agent_adopts_catalog_checks() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     let next = Registry::in_memory(stand.api.upstream.clone(), identity(), Limits::default());
@@ -74,8 +75,9 @@ async fn the_next_life_takes_up_what_the_last_one_left() {
     assert_eq!(next.checks()[0].status, CheckStatus::Critical, "it received no report");
 }
 
+/// Contract: 100.
 #[tokio::test(start_paused = true)]
-async fn assertion_100_a_long_output_is_truncated() {
+async fn long_output_truncated() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     let long = json!({"Status": "warning", "Output": "é".repeat(4_000)}).to_string();
@@ -84,8 +86,9 @@ async fn assertion_100_a_long_output_is_truncated() {
     assert!(output.ends_with(" ... (captured 4096 of 8000 bytes)"), "{output}");
 }
 
+/// Contract: 103.
 #[tokio::test(start_paused = true)]
-async fn assertion_103_a_change_of_output_alone_is_in_the_catalog_with_the_next_status() {
+async fn output_synced_with_next_status() {
     let stand = Stand::new();
     stand.put("/v1/agent/check/register", APP).await.is(200, "");
     let index = async || stand.get("/v1/health/node/node-one").await.index();
@@ -98,8 +101,9 @@ async fn assertion_103_a_change_of_output_alone_is_in_the_catalog_with_the_next_
     assert_eq!((&known(&stand).await["Output"], index().await > before), (&json!("slow"), true));
 }
 
+/// Contract: 89.
 #[tokio::test]
-async fn assertion_89_a_stored_script_check_is_dropped_when_scripts_are_disabled() {
+async fn disabled_scripts_drop_stored_check() {
     let (stand, data) = (Stand::new(), tempfile::tempdir().expect("a folder"));
     let open = |scripts: Scripts| {
         let upstream = stand.api.upstream.clone();
@@ -112,11 +116,10 @@ async fn assertion_89_a_stored_script_check_is_dropped_when_scripts_are_disabled
     let before = open(Scripts::UnixSocket);
     for definition in [APP, r#"{"Name":"script","Args":["true"],"Interval":"1h"}"#] {
         let check = parse_check_registration(definition.as_bytes()).expect("it is valid");
-        before.register_check(check).expect("there is room");
+        before.register_check(check).await.expect("it is stored");
     }
-    before.stored().await.expect("they are stored");
     let after = open(Scripts::Disabled);
     assert_eq!(ids(&after), ["app"]);
-    after.stored().await.expect("the check is removed");
+    after.maintain(None).await.expect("the check is removed");
     assert_eq!(ids(&open(Scripts::UnixSocket)), ["app"], "its file is gone");
 }

@@ -5,7 +5,7 @@ use lockmesh_protocol::rpc::{Status, Unavailable};
 use std::time::Duration;
 
 #[tokio::test]
-async fn a_method_that_an_endpoint_lacks_is_told_which_it_has() {
+async fn unsupported_method_lists_allowed() {
     let stand = Stand::new();
     for (method, path, allow) in [
         ("POST", "/v1/kv/a", "OPTIONS,GET,PUT,DELETE"),
@@ -38,7 +38,7 @@ async fn trace_is_allowed_nowhere() {
 }
 
 #[tokio::test]
-async fn paths_that_lead_nowhere_say_so() {
+async fn unknown_paths_return_404() {
     let stand = Stand::new();
     let inside = stand.get("/v1/nonsense").await;
     inside.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
@@ -49,7 +49,7 @@ async fn paths_that_lead_nowhere_say_so() {
 }
 
 #[tokio::test]
-async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
+async fn unsupported_consul_feature_names_remedy() {
     let stand = Stand::new();
     for (method, path, feature, remedy) in [
         ("GET", "/v1/agent/connect/ca/leaf/web", "service mesh", "service mesh for it"),
@@ -63,20 +63,24 @@ async fn a_feature_that_only_consul_has_is_named_with_a_remedy() {
         assert!(text.contains(remedy), "{text}");
         assert_eq!(absent.header("x-content-type-options"), Some("nosniff"));
     }
-    for removed in ["/v1/acl/list", "/v1/acl/rules/translate", "/v1/internal/ui/nodes"] {
-        stand.get(removed).await.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
-    }
+    let of_web_page = stand.get("/v1/internal/ui/nodes").await;
+    of_web_page.is(404, "Invalid URL path: not a recognized HTTP API endpoint\n");
     for path in ["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"] {
         stand.get(path).await.is(500, "Connect must be enabled in order to use this endpoint");
     }
 }
 
+/// Contract: 129.
 #[tokio::test]
-async fn assertion_129_acls_are_disabled() {
+async fn acl_requests_report_disabled() {
     let stand = Stand::new();
     for (method, path) in [
         ("GET", "/v1/acl/tokens"),
         ("PUT", "/v1/acl/bootstrap"),
+        ("GET", "/v1/acl/list"),
+        ("PUT", "/v1/acl/destroy/x"),
+        ("POST", "/v1/acl/rules/translate"),
+        ("POST", "/v1/internal/acl/authorize"),
         ("PUT", "/v1/agent/token/default"),
         ("PUT", "/v1/agent/token/nonsense"),
     ] {
@@ -85,7 +89,7 @@ async fn assertion_129_acls_are_disabled() {
 }
 
 #[tokio::test]
-async fn tokens_are_ignored_unless_they_are_to_be_refused() {
+async fn tokens_rejected_only_if_configured() {
     async fn send_with(stand: &Stand, method: &str, uri: &str, header: Option<(&str, &str)>) -> super::Reply {
         let mut request = http::Request::builder().method(method).uri(uri);
         if let Some((name, value)) = header {
@@ -117,7 +121,7 @@ async fn tokens_are_ignored_unless_they_are_to_be_refused() {
 }
 
 #[tokio::test]
-async fn unclean_paths_are_sent_to_the_clean_one() {
+async fn unclean_paths_redirect() {
     let stand = Stand::new();
     for (path, clean) in [
         ("/v1/kv", "/v1/kv/"),
@@ -135,7 +139,7 @@ async fn unclean_paths_are_sent_to_the_clean_one() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decoded_is_refused() {
+async fn undecodable_url_rejected() {
     let stand = Stand::new();
     let unprintable = |code: &str| {
         format!("Invalid URL path: it has the character U+{code}, which cannot be printed; use another name")
@@ -157,7 +161,7 @@ async fn what_cannot_be_decoded_is_refused() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_utf8_is_absent_and_cannot_be_written() {
+async fn non_utf8_key_absent_and_unwritable() {
     let stand = Stand::new();
     // The key that it would be mistaken for.
     stand.put("/v1/kv/a%EF%BF%BD", "x").await.is(200, "true");
@@ -205,7 +209,7 @@ async fn parameters_of_reads_are_judged() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_too_long_is_final_and_says_what_to_ask_instead() {
+async fn oversized_response_returns_413_with_remedy() {
     let stand = Stand::new();
     stand.break_with(Unavailable::AnswerTooLong { limit: 8 << 20 });
     for path in ["/v1/kv/?recurse", "/v1/kv/?recurse&stale", "/v1/session/list", "/v1/catalog/nodes"] {
@@ -217,7 +221,7 @@ async fn an_answer_that_is_too_long_is_final_and_says_what_to_ask_instead() {
 }
 
 #[tokio::test]
-async fn every_failure_says_what_became_of_the_request() {
+async fn every_failure_reports_outcome() {
     let stand = Stand::new();
     for (method, path, body, status) in [
         ("GET", "/v1/nonsense", "", 404),
@@ -232,7 +236,7 @@ async fn every_failure_says_what_became_of_the_request() {
         ("PUT", "/v1/session/create", r#"{"Node": "elsewhere"}"#, 500),
         ("PUT", "/v1/session/create", r#"{"TTL": "1s"}"#, 500),
         ("PUT", "/v1/session/renew/none", "", 404),
-        ("PUT", "/v1/agent/check/pass/none", "", 404),
+        ("PUT", "/v1/agent/check/pass/none", "", 500),
         ("PUT", "/v1/txn", r#"[{"KV": {"Verb": "get", "Key": "none"}}]"#, 409),
         ("PUT", "/v1/txn", r#"[{"KV": {"Verb": "cas", "Key": "none", "Index": 7}}]"#, 409),
         ("PUT", "/v1/snapshot", "no archive", 500),
@@ -292,7 +296,7 @@ async fn there_is_one_datacenter() {
 }
 
 #[tokio::test]
-async fn pretty_indents_by_four_and_ends_the_line() {
+async fn pretty_indents_four_and_ends_line() {
     let stand = Stand::new();
     stand.put("/v1/kv/a", "x").await.is(200, "true");
     stand.put("/v1/kv/a?pretty", "x").await.is(200, "true\n");
@@ -305,14 +309,14 @@ async fn pretty_indents_by_four_and_ends_the_line() {
 }
 
 #[tokio::test]
-async fn strings_are_escaped_as_go_does() {
+async fn strings_escaped_like_go() {
     let stand = Stand::new();
     stand.put("/v1/kv/%3Ca%26b%3E", "x").await;
     assert_eq!(stand.get("/v1/kv/?keys").await.text(), r#"["\u003ca\u0026b\u003e"]"#);
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_is_a_500_that_clients_try_again() {
+async fn unavailability_returns_retryable_500() {
     let stand = Stand::new();
     stand.break_with(Unavailable::NotLeader { leader: None });
     for path in ["/v1/kv/a", "/v1/session/list", "/v1/catalog/nodes"] {
@@ -330,7 +334,7 @@ async fn what_cannot_be_answered_is_a_500_that_clients_try_again() {
 }
 
 #[tokio::test]
-async fn a_stale_answer_says_how_old_it_may_be() {
+async fn stale_read_reports_last_contact() {
     let stand = Stand::new();
     stand.put("/v1/kv/a", "x").await;
     let contact = Some(Duration::from_micros(1_234_567));

@@ -27,8 +27,9 @@ fn index_of(id: &str) -> u64 {
     half(0..16) ^ half(16..32)
 }
 
+/// Contract: 128.
 #[tokio::test]
-async fn assertion_128_what_is_fired_is_answered_before_its_delivery_and_then_listed() {
+async fn fired_event_returned_then_listed() {
     let stand = Stand::new();
     stand.get("/v1/event/list").await.is(200, "[]");
     assert_eq!(stand.get("/v1/event/list").await.index(), 1);
@@ -52,8 +53,9 @@ async fn assertion_128_what_is_fired_is_answered_before_its_delivery_and_then_li
     stand.get("/v1/event/list?name=emp").await.is(200, "[]");
 }
 
+/// Contract: 128.
 #[tokio::test]
-async fn assertion_128_what_makes_no_sense_is_refused_in_consul_s_words() {
+async fn invalid_event_rejected_like_consul() {
     let stand = Stand::new();
     stand.put("/v1/event/fire/", "").await.is(400, "Missing name");
     let refused = async |query: &str, text: &str| {
@@ -77,8 +79,9 @@ async fn assertion_128_what_makes_no_sense_is_refused_in_consul_s_words() {
     stand.get("/v1/event/list?wait=x").await.is(400, "Invalid wait time");
 }
 
+/// Contract: 128.
 #[tokio::test]
-async fn assertion_128_an_event_that_is_for_others_is_taken_and_not_listed() {
+async fn unmatched_event_accepted_not_listed() {
     let stand = Stand::new();
     for filtered in ["x?node=^other", "x?service=nosuch", "x?service=.&tag=.", "_rexec"] {
         stand.fire(filtered, "").await;
@@ -89,7 +92,7 @@ async fn assertion_128_an_event_that_is_for_others_is_taken_and_not_listed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blocking_list_waits_while_the_last_event_of_that_name_is_the_same() {
+async fn blocking_list_waits_while_unchanged() {
     let stand = Stand::new();
     // Without an event of that name the index is 1, and a query waits for a change of that too.
     let (listed, id) = tokio::join!(stand.listed("?name=a&index=1&wait=60s"), async {
@@ -117,7 +120,7 @@ async fn a_blocking_list_waits_while_the_last_event_of_that_name_is_the_same() {
 }
 
 #[tokio::test]
-async fn whoever_fires_without_end_is_told_to_fire_later() {
+async fn event_rate_limit_rejects_flood() {
     let stand = Stand::new();
     let payload = "p".repeat(400);
     let (mut fired, mut refused) = (0, None);

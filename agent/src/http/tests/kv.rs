@@ -10,7 +10,7 @@ async fn entry(stand: &Stand, key: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_absent_key_is_an_empty_404_with_what_a_watcher_needs() {
+async fn absent_key_404_has_index_headers() {
     let stand = Stand::new();
     for path in ["/v1/kv/none", "/v1/kv/none?raw", "/v1/kv/?recurse", "/v1/kv/none?keys"] {
         let absent = stand.get(path).await;
@@ -26,7 +26,7 @@ async fn an_absent_key_is_an_empty_404_with_what_a_watcher_needs() {
 }
 
 #[tokio::test]
-async fn what_is_put_is_read_back_byte_for_byte() {
+async fn put_get_round_trip() {
     let stand = Stand::new();
     let put = stand.put("/v1/kv/a/b?flags=18446744073709551615", "test").await;
     put.is(200, "true");
@@ -72,7 +72,7 @@ async fn names_are_listed_and_cut() {
 }
 
 #[tokio::test]
-async fn keys_are_taken_as_they_are() {
+async fn keys_stored_verbatim() {
     let stand = Stand::new();
     for (path, key) in [("a+b", "a+b"), ("a%2Fb", "a/b"), ("a%20b", "a b"), ("%C3%A7/", "ç/"), ("a%25", "a%")]
     {
@@ -107,7 +107,7 @@ async fn numbers_are_judged_before_sizes() {
 }
 
 #[tokio::test]
-async fn a_value_has_a_longest_length_however_it_is_sent() {
+async fn value_limit_covers_chunked_bodies() {
     let stand = Stand::with_limits(HttpLimits { kv_max_value_size: 8, ..HttpLimits::default() });
     stand.put("/v1/kv/a", "12345678").await.is(200, "true");
     let help = "https://developer.hashicorp.com/docs/agent/config/config-files#kv_max_value_size";
@@ -123,7 +123,7 @@ async fn a_value_has_a_longest_length_however_it_is_sent() {
 }
 
 #[tokio::test]
-async fn compare_and_set_goes_by_the_modify_index() {
+async fn cas_compares_modify_index() {
     let stand = Stand::new();
     stand.put("/v1/kv/a?cas=0", "1").await.is(200, "true");
     stand.put("/v1/kv/a?cas=0", "2").await.is(200, "false");
@@ -140,7 +140,7 @@ fn fence(reply: &Reply) -> Option<u64> {
 }
 
 #[tokio::test]
-async fn a_grant_carries_its_fence_and_a_refusal_its_delay() {
+async fn grant_returns_fence_denial_returns_delay() {
     let stand = Stand::new();
     let first = stand.session(r#"{"LockDelay":"15s"}"#).await;
     let second = stand.session("").await;
@@ -166,7 +166,7 @@ async fn a_grant_carries_its_fence_and_a_refusal_its_delay() {
 }
 
 #[tokio::test]
-async fn the_state_s_refusals_are_told_in_its_words() {
+async fn missing_or_invalid_session_rejected() {
     let stand = Stand::new();
     stand.put("/v1/kv/a?acquire=nobody", "").await.is(500, "invalid session \"nobody\"");
     stand.put("/v1/kv/a?acquire=", "").await.is(500, "missing session");
@@ -174,7 +174,7 @@ async fn the_state_s_refusals_are_told_in_its_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_waits_as_long_as_it_says_and_a_little_more() {
+async fn blocking_query_waits_with_jitter() {
     let stand = Stand::new();
     stand.put("/v1/kv/a", "1").await;
     let index = stand.get("/v1/kv/a").await.index();
@@ -190,7 +190,7 @@ async fn a_watcher_waits_as_long_as_it_says_and_a_little_more() {
 }
 
 #[tokio::test]
-async fn a_watcher_is_woken_and_one_that_is_dropped_is_freed() {
+async fn write_wakes_watcher_drop_frees_it() {
     let stand = std::sync::Arc::new(Stand::new());
     stand.put("/v1/kv/a", "1").await;
     let index = stand.get("/v1/kv/a").await.index();
@@ -207,7 +207,7 @@ async fn a_watcher_is_woken_and_one_that_is_dropped_is_freed() {
 }
 
 #[tokio::test]
-async fn the_fence_of_a_held_key_is_in_every_row() {
+async fn held_key_rows_include_fence() {
     let stand = Stand::new();
     let session = stand.session("").await;
     stand.put("/v1/kv/f/free", "x").await.is(200, "true");

@@ -60,7 +60,7 @@ async fn views_have_ended(stand: &Stand) {
 }
 
 #[tokio::test]
-async fn a_long_list_is_byte_for_byte_the_same_as_a_short_one() {
+async fn multipart_list_matches_single_part() {
     let stand = stand().await.with_catalog().await;
     let paths = [
         "/v1/catalog/nodes",
@@ -131,7 +131,7 @@ async fn a_long_list_is_byte_for_byte_the_same_as_a_short_one() {
 }
 
 #[tokio::test]
-async fn a_list_without_rows_has_its_usual_answer() {
+async fn empty_list_keeps_usual_reply() {
     let stand = stand().await;
     answer_rows_at_once(&stand, 0);
     assert_eq!(stand.get("/v1/kv/none/?recurse").await.status, 404);
@@ -139,7 +139,7 @@ async fn a_list_without_rows_has_its_usual_answer() {
 }
 
 #[tokio::test]
-async fn a_whole_answer_with_many_rows_is_rendered_as_the_client_takes_it() {
+async fn large_answer_rendered_incrementally() {
     let stand = Stand::new();
     let value = "x".repeat(1000);
     for number in 0..600 {
@@ -159,7 +159,7 @@ async fn a_whole_answer_with_many_rows_is_rendered_as_the_client_takes_it() {
 }
 
 #[tokio::test]
-async fn a_list_whose_view_ended_is_broken_off() {
+async fn lost_view_aborts_list() {
     let stand = stand().await;
     answer_rows_at_once(&stand, 1);
     let request = Request::builder().uri("/v1/kv/?recurse").body(Body::empty()).unwrap();
@@ -182,7 +182,7 @@ async fn a_list_whose_view_ended_is_broken_off() {
 }
 
 #[tokio::test]
-async fn a_list_without_its_end_is_broken_off() {
+async fn missing_end_aborts_list_body() {
     let (sender, parts) = mpsc::channel(2);
     let mut body = Body::parts(parts);
     sender.send(Ok(Bytes::from_static(b"[1"))).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_list_without_its_end_is_broken_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_is_gone_frees_its_view() {
+async fn disconnect_frees_view() {
     let stand = stand().await;
     answer_rows_at_once(&stand, 1);
     let request = Request::builder().uri("/v1/kv/?recurse").body(Body::empty()).unwrap();
@@ -204,7 +204,7 @@ async fn a_client_that_is_gone_frees_its_view() {
 }
 
 #[tokio::test]
-async fn the_next_part_is_read_when_the_client_has_taken_the_one_before() {
+async fn parts_read_on_client_demand() {
     let stand = stand().await;
     answer_rows_at_once(&stand, 1);
     let request = Request::builder().uri("/v1/kv/?recurse").body(Body::empty()).unwrap();
@@ -221,17 +221,26 @@ async fn the_next_part_is_read_when_the_client_has_taken_the_one_before() {
 }
 
 #[tokio::test]
-async fn a_filter_that_takes_too_long_breaks_a_long_list_off() {
+async fn costly_filter_fails_before_first_row() {
     let stand = stand().await;
     let long = "x".repeat(400_000);
-    for id in ["c1", "c2"] {
-        let check = json!({"CheckID": id, "Status": "passing", "Output": long});
-        stand.enter_row(json!({"Node": "node-one", "Address": "10.0.0.1", "Check": check})).await;
+    for (id, output) in [("c1", &long), ("c2", &long), ("c0", &"a".to_owned())] {
+        let check = json!({"CheckID": id, "Status": "passing", "Output": output});
+        stand.enter_row(json!({"Node": "n1", "Address": "10.0.0.1", "Check": check})).await;
     }
     answer_rows_at_once(&stand, 1);
-    let path = "/v1/health/node/node-one?filter=Output+matches+`(x%2By){90}`";
-    let request = Request::builder().uri(path).body(Body::empty()).unwrap();
-    let response = respond(&stand.api, LOCAL, request).await;
-    let body = response.into_body().collect().await;
+    let read = async |filter: &str| {
+        let path = format!("/v1/health/node/n1?filter={filter}");
+        respond(&stand.api, LOCAL, Request::builder().uri(path).body(Body::empty()).unwrap()).await
+    };
+    let costly = "Output+matches+`(x%2By){90}`";
+    let failed = read(costly).await;
+    assert_eq!(failed.status(), 500);
+    let reason = failed.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&reason).contains("too many steps"), "{reason:?}");
+
+    let begun = read(&format!("Output+==+a+or+{costly}")).await;
+    assert_eq!(begun.status(), 200);
+    let body = begun.into_body().collect().await;
     assert!(body.expect_err("it is broken off").to_string().contains("too many steps"));
 }

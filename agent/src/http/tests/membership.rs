@@ -72,7 +72,7 @@ async fn member(stand: &Stand, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_member_stands_as_the_roster_says() {
+async fn member_state_follows_roster() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
     let alive = member(&stand, "web-3").await;
@@ -106,7 +106,7 @@ async fn a_member_stands_as_the_roster_says() {
 }
 
 #[tokio::test]
-async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_a_leader() {
+async fn member_lease_shown_only_with_leader() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
     assert_eq!(member(&stand, "web-3").await["NodeLease"], Value::Null, "the leader has no contact with it");
@@ -146,7 +146,7 @@ async fn what_the_leader_knows_of_a_member_s_lease_is_shown_and_nothing_without_
 }
 
 #[tokio::test]
-async fn the_leader_is_asked_for_leases_in_parts_and_not_at_all_where_nobody_asks_for_them() {
+async fn leases_fetched_in_parts_on_request() {
     let stand = Stand::new();
     let known = |name: &str, id: &str| {
         stand.registers(name, id);
@@ -169,7 +169,7 @@ async fn the_leader_is_asked_for_leases_in_parts_and_not_at_all_where_nobody_ask
 }
 
 #[tokio::test]
-async fn a_session_is_shown_with_its_node_s_lease_where_that_is_asked_for() {
+async fn session_lease_shown_on_request() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
     let known = NodeLease {
@@ -199,7 +199,7 @@ async fn a_session_is_shown_with_its_node_s_lease_where_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn of_two_agents_that_had_a_name_the_newer_one_is_its_member() {
+async fn newer_agent_wins_shared_name() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
     stand.put("/v1/agent/force-leave/web-3", "").await.is(200, "");
@@ -209,7 +209,7 @@ async fn of_two_agents_that_had_a_name_the_newer_one_is_its_member() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_made_to_leave_takes_its_sessions_along() {
+async fn force_leave_ends_sessions() {
     let stand = Stand::new();
     stand.registers("web-3", "f0000000-0000-0000-0000-000000000003");
     let id = stand.session(r#"{"Node":"web-3","NodeChecks":[]}"#).await;
@@ -221,7 +221,7 @@ async fn a_node_that_is_made_to_leave_takes_its_sessions_along() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_no_member_cannot_be_made_to_leave() {
+async fn force_leave_requires_member() {
     let stand = Stand::new();
     let words = |name: &str| format!("agent: No node found with name '{name}'");
     stand.put("/v1/agent/force-leave/web-9", "").await.is(500, &words("web-9"));
@@ -238,7 +238,7 @@ async fn a_node_that_is_no_member_cannot_be_made_to_leave() {
 }
 
 #[tokio::test]
-async fn the_agent_s_own_node_leaves_and_its_sessions_end() {
+async fn leave_ends_own_sessions() {
     let stand = Stand::new();
     let id = stand.session("{}").await;
     stand.put(&format!("/v1/kv/job?acquire={id}"), "").await.is(200, "true");
@@ -251,7 +251,7 @@ async fn the_agent_s_own_node_leaves_and_its_sessions_end() {
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_leave_goes_on() {
+async fn failed_leave_keeps_agent_running() {
     let stand = Stand::new();
     stand.break_with(Unavailable::NotLeader { leader: None });
     let failed = stand.ask_to_leave().await;
@@ -267,7 +267,7 @@ async fn an_agent_that_cannot_leave_goes_on() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_about_to_stop_says_so() {
+async fn leave_rejected_during_shutdown() {
     let stand = Stand::new();
     let refused = stand.put("/v1/agent/leave", "").await;
     // No process executes the orders of this one.
@@ -275,12 +275,12 @@ async fn a_process_that_is_about_to_stop_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_is_written_once_the_node_has_left() {
+async fn no_catalog_write_after_leave() {
     let stand = Stand::new();
     let registry = &stand.api.registry;
-    registry.wait_written(registry.maintain(None), Duration::from_secs(60)).await;
+    registry.wait_written(registry.maintain(None).await.unwrap(), Duration::from_secs(60)).await;
     let mut is_silent = registry.silence().await;
-    let version = registry.maintain(Some("leaving"));
+    let version = registry.maintain(Some("leaving")).await.unwrap();
     stand.api.upstream.leave(&"node-one".into()).await.unwrap();
     *is_silent = true;
     drop(is_silent);
@@ -290,7 +290,7 @@ async fn nothing_is_written_once_the_node_has_left() {
 }
 
 #[tokio::test]
-async fn a_server_is_joined_by_its_address() {
+async fn join_server_by_address() {
     let stand = Stand::new();
     for address in ["127.0.0.1:8300", "127.0.0.1"] {
         stand.put(&format!("/v1/agent/join/{address}"), "").await.is(200, "");
@@ -306,7 +306,7 @@ async fn a_server_is_joined_by_its_address() {
 }
 
 #[tokio::test]
-async fn to_join_a_member_s_address_has_no_effect() {
+async fn join_known_member_is_noop() {
     let stand = Stand::new();
     let node = Node { name: "web-4".into(), id: "f0000000-0000-0000-0000-000000000004".into(), ..own_node() };
     let registration = AgentRegistration {
@@ -327,7 +327,7 @@ async fn to_join_a_member_s_address_has_no_effect() {
 }
 
 #[tokio::test]
-async fn a_node_is_in_maintenance_until_somebody_ends_it() {
+async fn node_maintenance_until_disabled() {
     let stand = Stand::new();
     let maintain = async |query: &str| stand.put(&format!("/v1/agent/maintenance{query}"), "").await;
     maintain("").await.is(400, "Missing value for enable");

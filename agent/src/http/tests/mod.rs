@@ -26,9 +26,9 @@ mod txn;
 
 use super::body::Body;
 use super::router::respond;
-use super::{Api, HostCheck, HttpLimits, Peer};
+use super::{Api, HttpLimits, Peer};
 use crate::boot_clock::BootClock;
-use crate::config::HttpConfig;
+use crate::config::HostPattern;
 use crate::node::{Identity, NodeMeta};
 use crate::own_address::OwnAddress;
 use crate::registry::Registry;
@@ -293,7 +293,8 @@ impl Quorum {
 
 fn end(session: SessionId, reason: EndReason) -> Command {
     match reason {
-        EndReason::Closed => Command::DestroySession(session),
+        EndReason::Closed | EndReason::Unconfirmed => Command::DestroySession(session),
+        EndReason::Confirmed(silent_for) => Command::GiveUpSession { session, silent_for },
         EndReason::GivenUp(silent_for) => {
             Command::GiveUpSession { session, silent_for: silent_for.unwrap_or_default() }
         }
@@ -409,8 +410,8 @@ impl Stand {
         let (node, most) = (identity().node, api.limits.max_watched_sessions);
         let clock = BootClock(Clock::Virtual(tokio::time::Instant::now()));
         api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
-        let hosts = HttpConfig { allowed_hosts: vec!["lock.example".into()], ..HttpConfig::default() };
-        let api = Arc::new(api.with_hosts(HostCheck::of(&hosts).expect("a host name")));
+        let hosts = ["lock.example", ".svc.cluster.local"].map(HostPattern::parse);
+        let api = Arc::new(api.with_allowed_hosts(hosts.map(|host| host.expect("a host name")).into()));
         Self { api, quorum, _stop: stop }
     }
 

@@ -52,7 +52,7 @@ impl Quorum {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_granted_in_order_by_the_release() {
+async fn release_grants_first_waiter() {
     let (stand, [first, second, third]) = held().await;
     let next = wait(&stand, &second, "30s");
     stand.quorum.parked(1).await;
@@ -77,7 +77,7 @@ async fn whoever_waits_is_granted_in_order_by_the_release() {
 }
 
 #[tokio::test]
-async fn a_lock_that_is_free_is_granted_without_waiting() {
+async fn free_lock_granted_immediately() {
     let (stand, [first, second, _]) = held().await;
     acquire(&stand, &first, "&wait=30s").await.is(200, "true");
     release(&stand, &first).await;
@@ -87,7 +87,7 @@ async fn a_lock_that_is_free_is_granted_without_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
+async fn timed_out_waiter_leaves() {
     let (stand, [first, second, third]) = held().await;
     for (asked, least) in [("2s", 2), ("2h", 600)] {
         let begun = Instant::now();
@@ -110,7 +110,7 @@ async fn who_has_waited_long_enough_is_told_so_and_has_left_the_queue() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_the_queue() {
+async fn disconnected_waiter_leaves() {
     let (stand, [first, second, third]) = held().await;
     let gone = wait(&stand, &second, "60s");
     stand.quorum.parked(1).await;
@@ -123,7 +123,7 @@ async fn a_client_that_goes_away_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn a_client_that_tries_again_keeps_its_place_and_what_its_first_attempt_was_granted() {
+async fn retry_keeps_position_and_grant() {
     let (stand, [first, second, third]) = held().await;
     let lost = wait(&stand, &second, "60s");
     stand.quorum.parked(1).await;
@@ -141,7 +141,7 @@ async fn a_client_that_tries_again_keeps_its_place_and_what_its_first_attempt_wa
 }
 
 #[tokio::test]
-async fn a_session_that_ends_waits_for_nothing() {
+async fn session_end_rejects_waiter() {
     let (stand, [_, second, _]) = held().await;
     let waiting = wait(&stand, &second, "60s");
     stand.quorum.parked(1).await;

@@ -1,5 +1,5 @@
-//! Reads of services, named by the assertions of the contract with Consul's clients. Time only
-//! advances during waits.
+//! Reads of services, as the contract with Consul's clients requires. Time only advances during
+//! waits.
 
 use super::{Reply, Stand};
 use serde_json::{Value, json};
@@ -52,8 +52,9 @@ fn ids(reply: &Reply) -> Vec<String> {
     rows.as_array().unwrap().iter().map(id).collect()
 }
 
+/// Contract: 107.
 #[tokio::test(start_paused = true)]
-async fn assertion_107_unknown_names_are_empty_and_empty_names_are_400() {
+async fn unknown_name_empty_missing_name_rejected() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for (path, text) in [
@@ -84,8 +85,9 @@ async fn assertion_107_unknown_names_are_empty_and_empty_names_are_400() {
     }
 }
 
+/// Contract: 108.
 #[tokio::test(start_paused = true)]
-async fn assertion_108_a_plain_service_has_no_part_in_the_service_mesh() {
+async fn connect_reads_exclude_plain_services() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for path in ["health/connect", "health/ingress", "catalog/connect", "catalog/gateway-services"] {
@@ -119,8 +121,9 @@ async fn assertion_108_a_plain_service_has_no_part_in_the_service_mesh() {
     assert!(reply.index() > index);
 }
 
+/// Contract: 109.
 #[tokio::test(start_paused = true)]
-async fn assertion_109_instances_have_one_order() {
+async fn instances_sorted_by_node_then_id() {
     let stand = Stand::new();
     for (node, id) in [("zb", "s2"), ("zb", "s1"), ("za", "s2"), ("zb", "S0"), ("za", "S0"), ("za", "s1")] {
         stand.serve(node, id, "web").await;
@@ -136,8 +139,9 @@ async fn assertion_109_instances_have_one_order() {
     assert_eq!((&checks[0]["CheckID"], &checks[1]["CheckID"]), (&json!("on-node"), &json!("up")));
 }
 
+/// Contract: 110.
 #[tokio::test(start_paused = true)]
-async fn assertion_110_passing_needs_every_check() {
+async fn passing_requires_all_checks() {
     let stand = Stand::new();
     for (node, id) in [("n1", "a"), ("n1", "b"), ("n2", "c")] {
         stand.serve(node, id, "web").await;
@@ -155,8 +159,9 @@ async fn assertion_110_passing_needs_every_check() {
     }
 }
 
+/// Contract: 111.
 #[tokio::test(start_paused = true)]
-async fn assertion_111_every_tag_and_every_metadata_must_match() {
+async fn all_tags_and_metadata_must_match() {
     let stand = Stand::new();
     let service = json!({"Service": "web", "Tags": ["a", "B"]});
     stand.enter(json!({"Node": "n1", "NodeMeta": {"x": "1", "y": ""}, "Service": service})).await;
@@ -204,7 +209,7 @@ async fn assertion_111_every_tag_and_every_metadata_must_match() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_metadata_of_a_node_ends_a_wait_for_it() {
+async fn node_metadata_change_wakes_watch() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     stand.check("n1", "up", "web", "passing").await;
@@ -237,8 +242,9 @@ async fn changed_metadata_of_a_node_ends_a_wait_for_it() {
     }
 }
 
+/// Contract: 112.
 #[tokio::test(start_paused = true)]
-async fn assertion_112_empty_fields_are_rendered_as_in_consul() {
+async fn empty_fields_match_consul() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     stand.check("n1", "up", "web", "passing").await;
@@ -250,8 +256,9 @@ async fn assertion_112_empty_fields_are_rendered_as_in_consul() {
     assert_eq!(stand.get("/v1/catalog/services").await.json()["web"], json!([]));
 }
 
+/// Contract: 113.
 #[tokio::test(start_paused = true)]
-async fn assertion_113_parameters_without_effect_are_accepted() {
+async fn parameters_without_effect_accepted() {
     let stand = Stand::new();
     stand.serve("n1", "web", "web").await;
     for path in ["/v1/health/service/web", "/v1/catalog/service/web"] {
@@ -270,8 +277,9 @@ async fn assertion_113_parameters_without_effect_are_accepted() {
     stand.get("/v1/catalog/node/n1?peer=x").await.is(200, "null");
 }
 
+/// Contract: 114.
 #[tokio::test(start_paused = true)]
-async fn assertion_114_the_index_of_a_service_is_its_own() {
+async fn service_index_ignores_unrelated_changes() {
     let stand = Stand::new();
     let first = stand.serve("n1", "a", "a").await;
     let path = "/v1/health/service/a";
@@ -294,8 +302,9 @@ async fn assertion_114_the_index_of_a_service_is_its_own() {
     }
 }
 
+/// Contract: 115.
 #[tokio::test(start_paused = true)]
-async fn assertion_115_the_removal_of_the_last_instance_ends_a_wait() {
+async fn last_instance_removal_wakes_watch() {
     let stand = Stand::new();
     let path = "/v1/health/service/a";
     let known = stand.serve("n1", "a", "a").await;
@@ -314,8 +323,9 @@ async fn assertion_115_the_removal_of_the_last_instance_ends_a_wait() {
     assert_eq!(stand.index(path).await, removal);
 }
 
+/// Contract: 116.
 #[tokio::test(start_paused = true)]
-async fn assertion_116_a_missing_service_is_awaited() {
+async fn watch_wakes_when_service_appears() {
     let stand = Stand::new();
     let path = "/v1/catalog/service/late";
     let known = stand.index(path).await;
@@ -329,8 +339,9 @@ async fn assertion_116_a_missing_service_is_awaited() {
     assert_eq!((ids(&reply), after), (vec!["n1/late".to_owned()], Duration::from_secs(2)));
 }
 
+/// Contract: 117.
 #[tokio::test(start_paused = true)]
-async fn assertion_117_the_list_of_services_wakes_for_services_only() {
+async fn service_list_watch_ignores_checks() {
     let stand = Stand::new();
     stand.serve("n1", "a", "a").await;
     let path = "/v1/catalog/services";
@@ -351,8 +362,9 @@ async fn assertion_117_the_list_of_services_wakes_for_services_only() {
     assert_eq!(after, Duration::from_secs(1));
 }
 
+/// Contract: 122.
 #[tokio::test(start_paused = true)]
-async fn assertion_122_no_check_is_in_an_unknown_state() {
+async fn unknown_check_state_rejected() {
     let stand = Stand::new();
     stand.check("n1", "up", "", "critical").await;
     // Unlike Consul, which stores every word: only a known one is sure to end sessions.

@@ -1,5 +1,5 @@
-//! The agent's own services by the API, named by the assertions of the contract with Consul's
-//! clients. Time only advances during sleeps.
+//! The agent's own services by the API, as the contract with Consul's clients requires. Time only
+//! advances during sleeps.
 
 use super::{Reply, Stand};
 use serde_json::{Value, json};
@@ -33,8 +33,9 @@ fn web() -> Value {
     json!({"ID": "web-1", "Name": "web", "Port": 80, "Check": {"TTL": "1h", "Status": "passing"}})
 }
 
+/// Contract: 71.
 #[tokio::test(start_paused = true)]
-async fn assertion_71_bodies_that_cannot_be_read_are_400() {
+async fn undecodable_body_rejected() {
     let stand = Stand::new();
     stand.register_fails(&json!({}), 400, "Missing service name").await;
     stand.register_fails(&json!({"Name": "x", "Foo": 1}), 400, "unknown field \"Foo\"").await;
@@ -48,8 +49,9 @@ async fn assertion_71_bodies_that_cannot_be_read_are_400() {
     assert_eq!(stand.call("POST", "/v1/agent/service/register", "{}").await.status, 405);
 }
 
+/// Contract: 72.
 #[tokio::test(start_paused = true)]
-async fn assertion_72_absent_fields_have_their_defaults() {
+async fn absent_fields_use_defaults() {
     let stand = Stand::new();
     stand.register(&json!({"name": "x", "tags": null, "check": null})).await;
     let shown = stand.get("/v1/agent/services").await.json();
@@ -60,8 +62,9 @@ async fn assertion_72_absent_fields_have_their_defaults() {
     );
 }
 
+/// Contract: 73.
 #[tokio::test(start_paused = true)]
-async fn assertion_73_values_that_break_a_rule_are_400_with_its_text() {
+async fn invalid_values_rejected() {
     let stand = Stand::new();
     for address in ["0.0.0.0", "::"] {
         stand.register_fails(&json!({"Name": "x", "Address": address}), 400, "Invalid service address").await;
@@ -87,8 +90,9 @@ async fn assertion_73_values_that_break_a_rule_are_400_with_its_text() {
     }
 }
 
+/// Contract: 74.
 #[tokio::test(start_paused = true)]
-async fn assertion_74_an_ip_address_has_tagged_addresses_of_its_family() {
+async fn ip_address_fills_tagged_addresses() {
     let stand = Stand::new();
     let wrong = json!({"Name": "x", "TaggedAddresses": {"lan_ipv4": {"Address": "foo"}}});
     stand.register_fails(&wrong, 500, "\"lan_ipv4\" must be a valid ipv4 address").await;
@@ -102,8 +106,9 @@ async fn assertion_74_an_ip_address_has_tagged_addresses_of_its_family() {
     assert_eq!(stand.service("y").await["TaggedAddresses"], Value::Null);
 }
 
+/// Contract: 75.
 #[tokio::test(start_paused = true)]
-async fn assertion_75_checks_without_an_id_are_numbered() {
+async fn unnamed_checks_are_numbered() {
     let stand = Stand::new();
     stand
         .register_fails(
@@ -122,8 +127,9 @@ async fn assertion_75_checks_without_an_id_are_numbered() {
     assert_eq!(stand.own_check("service:y").await["Status"], "critical");
 }
 
+/// Contract: 76.
 #[tokio::test(start_paused = true)]
-async fn assertion_76_a_registration_keeps_the_status_and_the_checks_that_it_does_not_name() {
+async fn reregistration_keeps_status_and_checks() {
     let stand = Stand::new();
     let checks = json!([{"CheckID": "one", "TTL": "1h"}, {"CheckID": "two", "TTL": "1h"}]);
     stand.register(&json!({"Name": "x", "Checks": checks})).await;
@@ -139,8 +145,9 @@ async fn assertion_76_a_registration_keeps_the_status_and_the_checks_that_it_doe
     }
 }
 
+/// Contract: 77, 106.
 #[tokio::test(start_paused = true)]
-async fn assertion_77_and_assertion_106_only_a_change_moves_the_index_and_sessions_survive_it() {
+async fn only_change_moves_index_sessions_survive() {
     let stand = Stand::new();
     stand.register(&web()).await;
     let session =
@@ -158,31 +165,33 @@ async fn assertion_77_and_assertion_106_only_a_change_moves_the_index_and_sessio
     assert!(!lives().await, "its check is gone");
 }
 
+/// Contract: 78, 79.
 #[tokio::test(start_paused = true)]
-async fn assertion_78_and_assertion_79_the_catalog_follows_at_once() {
+async fn catalog_follows_registration_immediately() {
     let stand = Stand::new();
     for id in ["web-1", "scope/member"] {
         stand.register(&json!({"ID": id, "Name": "web", "Check": {"TTL": "1h", "Status": "passing"}})).await;
     }
     let shown = stand.get("/v1/health/service/web?passing").await.json();
     assert_eq!(shown.as_array().map(Vec::len), Some(2));
-    let unknown = stand.put("/v1/agent/service/deregister/zz", "").await;
-    unknown.is(404, "Unknown service ID \"zz\". Ensure that the service ID is passed, not the service name.");
-    stand.put("/v1/agent/service/deregister/scope/member", "").await.is(200, "");
+    for id in ["zz", "scope/member", "scope/member"] {
+        stand.put(&format!("/v1/agent/service/deregister/{id}"), "").await.is(200, "");
+    }
     stand.put("/v1/agent/service/deregister/web%2D1", "").await.is(200, "");
     assert_eq!(stand.get("/v1/health/service/web").await.json(), json!([]));
     assert_eq!(stand.get("/v1/agent/checks").await.json(), json!({}));
 }
 
+/// Contract: 80.
 #[tokio::test(start_paused = true)]
-async fn assertion_80_maintenance_of_a_service_is_a_check() {
+async fn service_maintenance_is_critical_check() {
     let stand = Stand::new();
     stand.register(&web()).await;
     for (uri, status, text) in [
         ("", 400, "Missing service ID"),
         ("web-1", 400, "Missing value for enable"),
         ("web-1?enable=q", 400, "Invalid value for enable: \"q\""),
-        ("zz?enable=true", 404, "Unknown service ID \"zz\""),
+        ("zz?enable=true", 404, "No service registered with ID \"zz\""),
     ] {
         let refused = stand.put(&format!("/v1/agent/service/maintenance/{uri}"), "").await;
         assert_eq!(refused.status, status, "{uri}");
@@ -200,8 +209,9 @@ async fn assertion_80_maintenance_of_a_service_is_a_check() {
     assert_eq!(stand.own_check("_service_maintenance:web-1").await, Value::Null);
 }
 
+/// Contract: 81.
 #[tokio::test(start_paused = true)]
-async fn assertion_81_a_client_waits_for_a_change_of_a_service() {
+async fn hash_query_wakes_on_change() {
     let stand = Stand::new();
     stand.get("/v1/agent/service/web-1").await.is(404, "unknown service ID: web-1");
     stand.register(&web()).await;
@@ -233,8 +243,9 @@ async fn assertion_81_a_client_waits_for_a_change_of_a_service() {
     assert_eq!(gone.status, 404);
 }
 
+/// Contract: 82.
 #[tokio::test(start_paused = true)]
-async fn assertion_82_the_health_of_a_service_is_a_status_code() {
+async fn service_health_as_status_code() {
     let stand = Stand::new();
     let health = async |status: u16, reason: &str| {
         let reply = stand.get("/v1/agent/health/service/id/web-1").await;
@@ -260,13 +271,17 @@ async fn assertion_82_the_health_of_a_service_is_a_status_code() {
     stand.get("/v1/agent/health/service/id/").await.is(400, "Missing serviceID");
 }
 
+/// Contract: 83.
 #[tokio::test(start_paused = true)]
-async fn assertion_83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word() {
+async fn name_health_is_worst_instance() {
     let stand = Stand::new();
     stand.get("/v1/agent/health/service/name/").await.is(400, "Missing service Name");
     let unknown = stand.get("/v1/agent/health/service/name/web").await;
     unknown.is(404, "[]");
     assert_eq!(unknown.header("x-consul-reason"), Some("ServiceName web Not Found"));
+    for (path, text) in [("name/web", "ServiceName web Not Found"), ("id/x", "ServiceId x not found")] {
+        stand.get(&format!("/v1/agent/health/service/{path}?format=text")).await.is(404, text);
+    }
     stand.register(&web()).await;
     stand.register(&json!({"ID": "web-2", "Name": "web", "Check": {"TTL": "1h"}})).await;
     let shown = stand.get("/v1/agent/health/service/name/web").await;
@@ -278,8 +293,9 @@ async fn assertion_83_the_worst_instance_decides_and_a_probe_may_ask_for_a_word(
     stand.send(request.body(crate::http::Body::empty()).expect("a request")).await.is(200, "passing");
 }
 
+/// Contract: 96.
 #[tokio::test(start_paused = true)]
-async fn assertion_96_scripts_are_refused_and_leave_no_service() {
+async fn rejected_scripts_leave_no_service() {
     let stand = Stand::new();
     let script = json!({"Name": "x", "Check": {"Args": ["true"], "Interval": "10s"}});
     stand.register_fails(&script, 500, "Scripts are disabled on this agent from remote calls").await;
@@ -289,8 +305,9 @@ async fn assertion_96_scripts_are_refused_and_leave_no_service() {
     }
 }
 
+/// Contract: 97.
 #[tokio::test(start_paused = true)]
-async fn assertion_97_definitions_of_checks_follow_the_rules() {
+async fn invalid_check_definitions_rejected() {
     let stand = Stand::new();
     for (check, text) in [
         (json!({"TTL": "1s", "Interval": "1s"}), "Invalid check: Interval and TTL cannot both be specified"),
@@ -304,7 +321,15 @@ async fn assertion_97_definitions_of_checks_follow_the_rules() {
             json!({"TTL": "1s", "FailuresBeforeWarning": 2, "FailuresBeforeCritical": 1}),
             "Invalid check: FailuresBeforeWarning can't be higher than FailuresBeforeCritical",
         ),
+        (
+            json!({"TTL": "1s", "HTTP": "http://localhost"}),
+            "Invalid check: Interval must be > 0 for Script, HTTP",
+        ),
         (json!({"TTL": "ten"}), "Request decode failed: time: invalid duration \"ten\""),
+        (
+            json!({"TTL": "1s", "DeregisterCriticalServiceAfter": ""}),
+            "Request decode failed: time: invalid duration \"\"",
+        ),
         (json!({"TCP": "x:1", "Interval": "5"}), "time: missing unit in duration \"5\""),
     ] {
         stand.register_fails(&json!({"Name": "x", "Checks": [check]}), 400, text).await;
@@ -318,8 +343,9 @@ async fn assertion_97_definitions_of_checks_follow_the_rules() {
     assert_eq!(shown(json!("90s")).await, json!("1m30s"));
 }
 
+/// Contract: 85, 86.
 #[tokio::test(start_paused = true)]
-async fn assertion_85_and_assertion_86_the_agent_owns_its_node() {
+async fn anti_entropy_restores_own_node() {
     let stand = Stand::new();
     stand.register(&json!({"Name": "x", "Tags": ["a"], "EnableTagOverride": true})).await;
     stand.register(&json!({"Name": "y", "Tags": ["a"]})).await;
@@ -339,8 +365,9 @@ async fn assertion_85_and_assertion_86_the_agent_owns_its_node() {
     assert_eq!(stand.get("/v1/catalog/services").await.json(), catalog);
 }
 
+/// Contract: 105.
 #[tokio::test(start_paused = true)]
-async fn assertion_105_a_session_names_checks_of_nodes_and_services_alike() {
+async fn session_accepts_node_and_service_checks() {
     let stand = Stand::new();
     let check = json!({"CheckID": "c", "TTL": "1h", "Status": "passing"});
     stand.register(&json!({"Name": "x", "Check": check})).await;
@@ -354,7 +381,7 @@ async fn assertion_105_a_session_names_checks_of_nodes_and_services_alike() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_other_error_of_a_definition_has_its_text() {
+async fn service_definition_error_texts() {
     let stand = Stand::new();
     let many: serde_json::Map<_, _> = (0..65).map(|key| (format!("k{key}"), json!("v"))).collect();
     let pair = "Invalid Service Meta: Couldn't load metadata pair ('";
@@ -401,7 +428,7 @@ async fn every_other_error_of_a_definition_has_its_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_a_sidecar_have_their_text() {
+async fn sidecar_error_texts() {
     let stand = Stand::new();
     for (sidecar, status, text) in [
         (json!({"ID": "y"}), 400, "* A SidecarService cannot specify an ID as this is managed by the agent"),
@@ -424,7 +451,7 @@ async fn errors_of_a_sidecar_have_their_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_checks_and_deregistrations_have_their_text() {
+async fn check_and_deregistration_error_texts() {
     let stand = Stand::new();
     for (path, body, status, text) in [
         ("check/register", r#"{"TTL": "1s"}"#, 400, "Missing check name"),
@@ -432,19 +459,13 @@ async fn errors_of_checks_and_deregistrations_have_their_text() {
         (
             "check/register",
             r#"{"Name": "c", "TTL": "1s", "ServiceID": "y"}"#,
-            404,
+            500,
             "ServiceID \"y\" does not exist: register the service with this agent first, or omit its ID for a \
              check of the node",
         ),
         ("check/update/c", r#"{"Status": "x"}"#, 400, "Invalid check status: 'x'"),
-        (
-            "check/pass/c",
-            "",
-            404,
-            "Unknown check ID \"c\". Ensure that the check ID is passed, not the check name.",
-        ),
-        ("check/deregister/c", "", 404, "Unknown check ID \"c\""),
-        ("service/deregister/", "", 404, "Unknown service ID \"\""),
+        ("check/deregister/", "", 500, "CheckID missing"),
+        ("service/deregister/", "", 500, "ServiceID missing"),
     ] {
         let refused = stand.put(&format!("/v1/agent/{path}"), body).await;
         assert_eq!(refused.status, status, "{path} {body}");
@@ -453,7 +474,7 @@ async fn errors_of_checks_and_deregistrations_have_their_text() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sidecar_is_registered_with_its_defaults_and_found_by_its_service() {
+async fn sidecar_defaults_and_service_lookup() {
     let stand = Stand::new();
     let web = json!({"ID": "web-1", "Name": "web", "Port": 80, "Tags": ["a"], "Meta": {"m": "1"},
         "Address": "10.0.0.1", "Connect": {"SidecarService": {}}});
@@ -513,7 +534,7 @@ async fn a_sidecar_is_registered_with_its_defaults_and_found_by_its_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_socket_and_the_locality_of_a_service_are_kept() {
+async fn socket_path_and_locality_kept() {
     let stand = Stand::new();
     let locality = json!({"Region": "eu", "Zone": "eu-1"});
     stand.register(&json!({"Name": "x", "SocketPath": "/run/x", "Locality": locality})).await;
@@ -533,7 +554,7 @@ async fn the_socket_and_the_locality_of_a_service_are_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_stops_answers_those_who_wait_for_a_service() {
+async fn shutdown_answers_waiting_hash_query() {
     let stand = Stand::new();
     stand.register(&web()).await;
     let hash = stand.service("web-1").await["ContentHash"].as_str().expect("a hash").to_owned();
@@ -544,4 +565,35 @@ async fn an_agent_that_stops_answers_those_who_wait_for_a_service() {
         stand.api.registry.stop();
     });
     assert_eq!((&same.json()["ContentHash"], begun.elapsed()), (&json!(hash), Duration::from_secs(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn proxy_shown_by_service_kind() {
+    let stand = Stand::new();
+    let empty = json!({"Mode": "", "MeshGateway": {}, "Expose": {}});
+    let plain = json!({"Config": {"a": 1}});
+    for (kind, port, sent, shown) in [
+        ("", 0, &plain, Value::Null),
+        ("other", 0, &plain, Value::Null),
+        ("mesh-gateway", 1, &Value::Null, empty.clone()),
+        ("ingress-gateway", 0, &Value::Null, empty.clone()),
+    ] {
+        stand.register(&json!({"Name": "x", "Kind": kind, "Port": port, "Proxy": sent})).await;
+        assert_eq!(stand.get("/v1/agent/service/x").await.json()["Proxy"], shown, "{kind}");
+        let stored = &stand.get("/v1/catalog/service/x").await.json()[0]["ServiceProxy"];
+        assert_eq!(stored.get("Config"), sent.get("Config"), "{kind}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unaddressable_id_rejected() {
+    let stand = Stand::new();
+    for id in ["/x", "a//b", "../x", ".", "a/..", "a\tb"] {
+        let service = json!({"ID": id, "Name": "web"});
+        stand.register_fails(&service, 400, &format!("Invalid service ID {id:?}: it ")).await;
+        let check = json!({"ID": id, "Name": "c", "TTL": "1s"}).to_string();
+        let refused = stand.put("/v1/agent/check/register", &check).await;
+        assert!(refused.status == 400 && refused.text().starts_with("Invalid check ID "), "{refused:?}");
+    }
+    stand.get("/v1/agent/services").await.is(200, "{}");
 }

@@ -6,7 +6,7 @@ use lockmesh_protocol::lease::HealthWindow;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_session_shows_every_field_in_order() {
+async fn info_shows_all_fields_ordered() {
     let stand = Stand::new();
     let id = stand.session("").await;
     let info = stand.get(&format!("/v1/session/info/{}", id.to_uppercase())).await;
@@ -24,7 +24,7 @@ async fn a_session_shows_every_field_in_order() {
 }
 
 #[tokio::test]
-async fn what_a_creator_says_is_kept() {
+async fn creation_fields_round_trip() {
     let stand = Stand::new();
     let id = stand
         .session(r#"{"name":"n","ttl":"15.0s","behavior":"delete","lockdelay":"0.001s","NodeChecks":[]}"#)
@@ -36,7 +36,7 @@ async fn what_a_creator_says_is_kept() {
 }
 
 #[tokio::test]
-async fn a_window_is_shown_where_it_is_not_the_default() {
+async fn non_default_health_window_shown() {
     let stand = Stand::new();
     for (body, shown) in [
         (r#"{"HealthWindow":"fast"}"#, Some("fast")),
@@ -63,7 +63,7 @@ async fn a_window_is_shown_where_it_is_not_the_default() {
 }
 
 #[tokio::test]
-async fn what_a_creator_may_not_say_is_refused() {
+async fn invalid_creation_rejected() {
     let stand = Stand::new();
     for (body, status, text) in [
         (r#"{"Node":""}"#, 500, "Must provide Node"),
@@ -85,7 +85,7 @@ async fn what_a_creator_may_not_say_is_refused() {
 }
 
 #[tokio::test]
-async fn unknown_sessions_are_answered_as_ever() {
+async fn unknown_or_missing_session_replies() {
     let stand = Stand::new();
     stand.put("/v1/session/destroy/none", "").await.is(200, "true");
     stand.put("/v1/session/renew/none", "").await.is(404, "Session id 'none' not found");
@@ -104,7 +104,7 @@ async fn unknown_sessions_are_answered_as_ever() {
 }
 
 #[tokio::test]
-async fn a_renewal_gives_the_session_and_no_index() {
+async fn renewal_returns_session_without_index() {
     let stand = Stand::new();
     let id = stand.session(r#"{"TTL":"10s"}"#).await;
     let renewed = stand.put(&format!("/v1/session/renew/{id}"), "ignored").await;

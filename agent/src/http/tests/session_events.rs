@@ -6,6 +6,7 @@ use super::{HttpLimits, Reply, Stand};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt;
+use lockmesh_agent_core::handover::Handover;
 use lockmesh_agent_core::lease::{LeaseState, RESTART_BELIEF};
 use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::record::Node;
@@ -58,7 +59,7 @@ fn index(event: &Value) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_poll_tells_each_acknowledgement() {
+async fn poll_reports_each_acknowledgement() {
     let stand = Stand::new();
     stand.renewed();
     let sent = stand.now();
@@ -81,7 +82,7 @@ async fn a_poll_tells_each_acknowledgement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
+async fn unrenewed_session_degrades_until_lost() {
     let stand = Stand::new();
     stand.renewed();
     let id = stand.session("").await;
@@ -110,7 +111,27 @@ async fn a_silent_lease_leads_through_jeopardy_to_the_end_of_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspended_session_is_safe_again_when_it_is_acknowledged_and_found() {
+async fn claimed_reason_requires_doubtful_session() {
+    let stand = Stand::new();
+    let mut causes = Vec::new();
+    for (is_followed, passed) in [(false, 4), (true, 1), (true, 4)] {
+        stand.renewed();
+        let id = stand.session("").await;
+        if is_followed {
+            assert_eq!(stand.events(&id, 0).await["State"], "safe");
+        }
+        tokio::time::advance(Duration::from_secs(passed)).await;
+        let end = format!("/v1/session/destroy/{id}?given-up=3s");
+        stand.put(&end, "").await.is(200, "true");
+        let losses = stand.get("/v1/lockmesh/losses").await.json();
+        let newest = losses.as_array().unwrap().iter().find(|loss| loss["Session"] == id.as_str()).unwrap();
+        causes.push(newest["Cause"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(causes, ["destroyed", "destroyed", "given-up"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn suspended_session_recovers_after_confirmation() {
     let stand = Stand::new();
     stand.renewed();
     let id = stand.session(r#"{"HealthWindow":"fast"}"#).await;
@@ -130,7 +151,7 @@ async fn a_suspended_session_is_safe_again_when_it_is_acknowledged_and_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_ends_is_lost_with_the_reason() {
+async fn ended_session_lost_with_reason() {
     let stand = Stand::new();
     stand.renewed();
     let id = stand.session("").await;
@@ -145,7 +166,7 @@ async fn a_session_that_ends_is_lost_with_the_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_session_of_this_node_is_told_so() {
+async fn unknown_session_lost_foreign_rejected() {
     let stand = Stand::new();
     for name in ["40e4a748-2192-161a-0510-9bf59fe950b5", "no-id"] {
         let event = stand.events(name, 7).await;
@@ -165,7 +186,7 @@ async fn what_is_no_session_of_this_node_is_told_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_without_the_node_s_health_has_no_deadline() {
+async fn no_deadline_without_node_health() {
     let stand = Stand::new();
     let id = stand.session(r#"{"NodeChecks":[]}"#).await;
     let event = stand.events(&id, 0).await;
@@ -174,7 +195,7 @@ async fn a_session_without_the_node_s_health_has_no_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_sends_what_stands_then_each_change_and_ends_with_the_session() {
+async fn stream_follows_session_to_end() {
     let stand = Stand::new();
     stand.renewed();
     let id = stand.session(r#"{"HealthWindow":"safe"}"#).await;
@@ -193,7 +214,7 @@ async fn a_stream_sends_what_stands_then_each_change_and_ends_with_the_session()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_quiet_stream_is_kept_alive_until_the_agent_stops() {
+async fn idle_stream_kept_alive_until_shutdown() {
     let stand = Stand::new();
     let id = stand.session(r#"{"NodeChecks":[]}"#).await;
     let mut body = stand.stream(&id).await;
@@ -210,8 +231,10 @@ async fn a_quiet_stream_is_kept_alive_until_the_agent_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guards_hear_of_an_announced_restart_before_their_streams_and_polls_end() {
+async fn restart_announced_before_streams_end() {
     let stand = Stand::new();
+    let watches = &stand.api.session_watches;
+    watches.change_handover(|handover| *handover = Handover::of([]));
     stand.renewed();
     let id = stand.session("").await;
     let mut body = stand.stream(&id).await;
@@ -232,10 +255,21 @@ async fn guards_hear_of_an_announced_restart_before_their_streams_and_polls_end(
     // Clients that ask while the last requests are answered receive the same.
     let later = stand.events(&id, 0).await;
     assert_eq!((&later["State"], &later["Deadline"]), (&polled["State"], &polled["Deadline"]));
+    // The next process recognizes each of them by its index, and none but the stream stays pending.
+    let left = watches.handover().for_successor().expect("it is known");
+    watches.change_handover(|handover| *handover = Handover::of(left));
+    stand.renewed();
+    for told in [polled, later] {
+        let report = stand.events(&id, index(&told)).await;
+        stand.events(&id, index(&report)).await;
+    }
+    let pending = watches.handover().for_successor().expect("it is known");
+    let pending: Vec<_> = pending.values().flat_map(|reports| reports.keys()).collect();
+    assert!(matches!(&pending[..], [index] if last.contains(&format!("id: {index}\n"))), "{pending:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_sessions_are_followed_than_the_limit_says_and_none_for_nothing() {
+async fn session_watch_limit_and_expiry() {
     let limits = HttpLimits { max_watched_sessions: 1, ..HttpLimits::default() };
     let stand = Stand::with_limits(limits);
     let first = stand.session(r#"{"NodeChecks":[]}"#).await;

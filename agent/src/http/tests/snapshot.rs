@@ -13,7 +13,7 @@ async fn filled() -> Stand {
 }
 
 #[tokio::test]
-async fn a_backup_brings_back_what_was_there() {
+async fn backup_restore_round_trip() {
     let stand = filled().await;
     let id = stand.session("").await;
     stand.put(&format!("/v1/kv/lock?acquire={id}"), "x").await;
@@ -34,7 +34,7 @@ async fn a_backup_brings_back_what_was_there() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_a_foreign_file_changes_nothing() {
+async fn invalid_backup_changes_nothing() {
     let stand = filled().await;
     let saved = stand.get("/v1/snapshot").await.body;
     let before = stand.quorum.state.lock().unwrap().1;
@@ -55,7 +55,7 @@ async fn a_damaged_or_a_foreign_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_too_large_is_refused() {
+async fn oversized_backup_rejected() {
     let limits = crate::http::HttpLimits { max_snapshot_size: 16, ..Default::default() };
     let stand = Stand::with_limits(limits);
     assert_eq!(stand.put("/v1/snapshot", "more than sixteen bytes").await.status, 413);

@@ -27,7 +27,7 @@ async fn writes_are_all_or_none() {
 }
 
 #[tokio::test]
-async fn without_a_write_it_is_a_read() {
+async fn without_writes_acts_as_read() {
     let stand = Stand::new();
     stand.put("/v1/kv/a", "x").await;
     let read = stand.put("/v1/txn?stale", r#"[{"KV":{"Verb":"get","Key":"a"}},{},null]"#).await;
@@ -57,7 +57,7 @@ async fn without_a_write_it_is_a_read() {
 }
 
 #[tokio::test]
-async fn too_much_is_refused_with_its_measure() {
+async fn oversized_requests_report_limits() {
     let limits = HttpLimits { kv_max_value_size: 8, txn_max_req_len: 200, ..HttpLimits::default() };
     let stand = Stand::with_limits(limits);
     let many = |count: usize| format!("[{}]", vec!["{}"; count].join(","));
@@ -83,4 +83,64 @@ async fn bad_bodies_are_refused() {
         let refused = stand.put("/v1/txn", body).await;
         assert!(refused.status == 400 && refused.text().starts_with("Failed to parse body: "), "{refused:?}");
     }
+}
+
+#[tokio::test]
+async fn invalid_service_fields_rejected_everywhere() {
+    let stand = Stand::new();
+    let service = |more: &str| format!(r#"{{"ID":"s","Service":"web",{more}}}"#);
+    let meta = "Invalid Service Meta for node n and serviceID s: Couldn't load metadata pair ('";
+    for (more, prefix, text) in [
+        (r#""Meta":{"":"v"}"#, "failed inserting service: ", format!("{meta}', 'v'): Key cannot be blank")),
+        (
+            r#""Meta":{"consul-a":"v"}"#,
+            "failed inserting service: ",
+            format!("{meta}consul-a', 'v'): Key prefix 'consul-' is reserved for internal use"),
+        ),
+        (r#""Address":"0.0.0.0""#, "", "Invalid service address".into()),
+        (r#""Address":"[::]""#, "", "Invalid service address".into()),
+    ] {
+        let whole = format!(r#"{{"Node":"n","Address":"10.0.0.1","Service":{}}}"#, service(more));
+        let refused = stand.put("/v1/catalog/register", &whole).await;
+        refused.failed(500, "refused");
+        assert_eq!(refused.text(), format!("{prefix}{text}"));
+        let set =
+            |verb| format!(r#"{{"Service":{{"Verb":"{verb}","Node":"n","Service":{}}}}}"#, service(more));
+        let body = format!(r#"[{{"KV":{{"Verb":"set","Key":"a"}}}},{},{}]"#, set("set"), set("get"));
+        let refused = stand.put("/v1/txn", &body).await;
+        refused.failed(409, "refused");
+        assert_eq!(refused.json()["Errors"], json!([{"OpIndex": 1, "What": text}]));
+    }
+    stand.get("/v1/catalog/node/n").await.is(200, "null");
+    assert_eq!(stand.get("/v1/kv/a").await.status, 404);
+}
+
+#[tokio::test]
+async fn invalid_catalog_weights_become_one() {
+    let stand = Stand::new();
+    for (weights, expected) in [("0,\"Warning\":0", 1), ("-1", 1), ("70000", 1), ("7,\"Warning\":7", 7)] {
+        let body = format!(
+            r#"{{"Node":"n","Address":"10.0.0.1","Service":{{"Service":"web","Weights":{{"Passing":{weights}}}}}}}"#
+        );
+        stand.put("/v1/catalog/register", &body).await.is(200, "true");
+        let found = stand.get("/v1/catalog/service/web").await.json();
+        assert_eq!(
+            found[0]["ServiceWeights"],
+            json!({"Passing": expected, "Warning": expected}),
+            "{weights}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn written_node_gets_local_datacenter() {
+    let stand = Stand::new();
+    for verb in ["set", "cas"] {
+        let node =
+            format!(r#"[{{"Node":{{"Verb":"{verb}","Node":{{"Node":"{verb}","Address":"10.0.0.1"}}}}}}]"#);
+        let written = stand.put("/v1/txn", &node).await.json();
+        assert_eq!(written["Results"][0]["Node"]["Datacenter"], "dc1", "{verb}");
+    }
+    let found = stand.get("/v1/catalog/nodes?filter=Datacenter==dc1").await.json();
+    assert_eq!(found.as_array().map(Vec::len), Some(3));
 }

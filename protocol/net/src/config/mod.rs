@@ -124,6 +124,18 @@ fn check_datacenter(name: &str, key: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// The maximum number of faults that one error lists.
+pub const MAX_LISTED: usize = 40;
+
+/// The faults of a file, a line each and a limited number of them.
+pub fn listed(faults: &[String]) -> String {
+    let shown = faults[..faults.len().min(MAX_LISTED)].join("\n");
+    match faults.len().saturating_sub(MAX_LISTED) {
+        0 => shown,
+        more => format!("{shown}\nand {more} more"),
+    }
+}
+
 /// Returns `true` for a UUID with its hyphens.
 pub fn is_uuid(text: &str) -> bool {
     text.len() == 36

@@ -107,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_of_this_process() {
+    fn reads_own_process_metrics() {
         let figures = [resident_bytes(), cpu_seconds(), start_time(), max_fds(), open_fds()];
         assert!(figures.iter().all(|figure| *figure > 0.0), "{figures:?}");
         assert!(open_fds() < max_fds());
     }
 
     #[test]
-    fn a_process_starts_so_long_after_the_boot_whatever_its_name_is() {
+    fn start_time_with_parentheses_in_name() {
         let stat = format!("7 (a) b (c) S {}250 0", "0 ".repeat(START_FIELD - 1));
         assert_eq!(started(&stat, "100.00 50.00\n", 1_000.0), Some(902.5));
         assert_eq!(started("", "", 1_000.0), None);

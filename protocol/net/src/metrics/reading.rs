@@ -83,7 +83,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn a_reading_shows_what_is_there_now_and_a_total_is_told_once() {
+    fn readings_track_value_without_accumulating() {
         let total = AtomicU64::new(3);
         let reading: Reading<AtomicU64> =
             Reading::counter("a_total", "A total", |total| total.load(Ordering::Relaxed) as f64);

@@ -20,6 +20,13 @@ const RELIABLE_CONTACT_TIMEOUT: Duration = Duration::from_secs(1);
 /// flight.
 pub(super) const RELIABLE_TRAILING: u64 = 10_000;
 
+/// How far another server may be behind.
+pub(super) struct Limits {
+    pub(super) silence: Duration,
+    /// In entries of the log.
+    pub(super) trailing: u64,
+}
+
 /// The other servers, as this one sees them.
 #[derive(Debug)]
 pub struct AutopilotView<'a> {
@@ -106,10 +113,11 @@ impl Autopilot {
         let (autopilot, _) = servers.cluster.state.autopilot();
         // A corrupt server may replicate perfectly, but its state cannot be trusted.
         let is_corrupt = servers.corruption.is_corrupt(server);
-        let thresholds = (autopilot.last_contact_threshold, autopilot.max_trailing_logs);
+        let thresholds =
+            Limits { silence: autopilot.last_contact_threshold, trailing: autopilot.max_trailing_logs };
         !is_corrupt
             && !self.is_disk_stalled(servers, now, server)
-            && self.keeps_up(servers, now, server, thresholds)
+            && self.keeps_up(servers, now, server, &thresholds)
     }
 
     /// Returns `true` if this server's disk is stalled, or if another server has acknowledged
@@ -128,9 +136,9 @@ impl Autopilot {
         let (autopilot, _) = servers.cluster.state.autopilot();
         // A strict threshold makes health flap with every pause of a disk; votes and transfers must
         // not depend on that.
-        let last_heard_allowed = autopilot.last_contact_threshold.max(RELIABLE_CONTACT_TIMEOUT);
-        let trailing_allowed = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
-        self.keeps_up(servers, now, server, (last_heard_allowed, trailing_allowed))
+        let silence = autopilot.last_contact_threshold.max(RELIABLE_CONTACT_TIMEOUT);
+        let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
+        self.keeps_up(servers, now, server, &Limits { silence, trailing })
     }
 
     /// Returns `true` if a server's silence and lag are within limits.
@@ -139,7 +147,7 @@ impl Autopilot {
         servers: &Servers<'_>,
         now: Time,
         server: ServerId,
-        (last_heard_allowed, trailing_allowed): (Duration, u64),
+        limits: &Limits,
     ) -> bool {
         if server == servers.cluster.id {
             return servers.cluster.known_leader().is_some();
@@ -149,8 +157,8 @@ impl Autopilot {
         let holds_state = progress.matched > LogIndex(0) && progress.snapshot.is_none();
         let trailing = servers.replication.commit_index.0.saturating_sub(progress.matched.0);
         holds_state
-            && trailing <= trailing_allowed
-            && self.last_heard(now, server).is_some_and(|last_heard| last_heard <= last_heard_allowed)
+            && trailing <= limits.trailing
+            && self.last_heard(now, server).is_some_and(|last_heard| last_heard <= limits.silence)
     }
 
     pub(super) fn note_health(&mut self, servers: &Servers<'_>, turn: &Turn<'_>, since: WallTime) {

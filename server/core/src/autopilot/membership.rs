@@ -1,7 +1,7 @@
 //! Changes of the membership: additions and removals on request, promotions and removals of its
 //! own, one change at a time. See the [module above](super) for when a change is settled.
 
-use super::health::RELIABLE_TRAILING;
+use super::health::{Limits, RELIABLE_TRAILING};
 use super::{Autopilot, DEAD_AFTER, Servers};
 use crate::cluster::{ClusterView, Decision, Turn};
 use crate::input::CallToken;
@@ -16,6 +16,19 @@ use std::time::Duration;
 /// promoted in its place: without it the cluster tolerates as many failures, and needs one
 /// acknowledgement less. Longer than a reboot takes.
 const SPARE_DEAD_AFTER: Duration = Duration::from_secs(300);
+
+/// The reason to keep a voter whose removal would leave fewer voters than configured.
+fn short_of_minimum(servers: &Servers<'_>, server: ServerId) -> Option<String> {
+    let voters = &servers.cluster.membership.voters;
+    let rest = voters.iter().filter(|id| **id != server).count();
+    let (autopilot, _) = servers.cluster.state.autopilot();
+    (rest < voters.len() && rest < autopilot.min_quorum as usize).then(|| {
+        format!(
+            "cannot remove server {server}: {rest} voters would remain, and MinQuorum is {}",
+            autopilot.min_quorum
+        )
+    })
+}
 
 const CHANGE_IS_UNDER_WAY: &str = "another change of the membership is under way: try again";
 
@@ -81,6 +94,8 @@ impl Autopilot {
             turn.deny(token, "this server leads: transfer the leadership first");
         } else if !self.may_change_membership(servers) {
             turn.deny(token, CHANGE_IS_UNDER_WAY);
+        } else if let Some(short) = short_of_minimum(servers, server) {
+            turn.deny(token, &short);
         } else if !self.can_do_without(servers, turn.now, server) {
             // The remaining servers might never commit the end of the joint membership, nor later
             // entries.
@@ -113,7 +128,7 @@ impl Autopilot {
     }
 
     /// Returns `true` if the remaining servers can continue without a server: a majority of them is
-    /// healthy, and they are at least the configured minimum.
+    /// healthy.
     fn can_do_without(&self, servers: &Servers<'_>, now: Time, server: ServerId) -> bool {
         let voters = &servers.cluster.membership.voters;
         if !voters.contains(&server) {
@@ -124,11 +139,11 @@ impl Autopilot {
         // Stricter than elsewhere: a server that died a moment ago must not count, and a refusal is
         // only a delay.
         let trailing = autopilot.max_trailing_logs.max(RELIABLE_TRAILING);
-        let limits = (autopilot.last_contact_threshold, trailing);
-        let well = rest.iter().filter(|id| self.keeps_up(servers, now, **id, limits)).count();
+        let limits = Limits { silence: autopilot.last_contact_threshold, trailing };
+        let well = rest.iter().filter(|id| self.keeps_up(servers, now, **id, &limits)).count();
         // A majority of the remaining servers, not of the present ones: after the change they alone
         // decide.
-        well > rest.len() / 2 && rest.len() >= autopilot.min_quorum as usize
+        well > rest.len() / 2
     }
 
     /// Proposes to delete the rows of servers that are no longer members. A proposal can be lost,
@@ -194,6 +209,7 @@ impl Autopilot {
                 && (has_successor(view, **id)
                     || (autopilot.cleanup_dead_servers
                         && (self.replaced.contains(id) || self.is_spare_and_dead(view, now, **id))))
+                && short_of_minimum(servers, **id).is_none()
                 && self.can_do_without(servers, now, **id)
         };
         members.voters.iter().find(goes).map(|id| MemberChange::Gone(*id))

@@ -29,8 +29,8 @@ pub use health::AutopilotView;
 
 use crate::cluster::{ClusterView, Decision, Turn};
 use crate::corruption::CorruptionChecks;
-use crate::disk_watch::DiskWatch;
-use crate::input::CallToken;
+use crate::durability::disk_watch::DiskWatch;
+use crate::input::{CallToken, ServerRequest};
 use crate::outbox::{lost_leadership, not_leader};
 use crate::raft::{ElectionTimeout, Replication};
 use lockmesh_protocol::id::{LogIndex, ServerId, WallTime};
@@ -50,28 +50,6 @@ pub(crate) struct Servers<'a> {
     pub(crate) corruption: &'a CorruptionChecks,
     pub(crate) disk: &'a DiskWatch,
     pub(crate) election: ElectionTimeout,
-}
-
-/// A request that concerns the servers of the quorum.
-#[derive(Debug)]
-pub enum ServerRequest {
-    /// An operator's request to transfer leadership; `None` selects any capable server.
-    TransferLeader(CallToken, Option<ServerId>),
-    /// A request to add a server of the roster; it is promoted to voter once it has caught up.
-    AddServer(CallToken, ServerId),
-    /// An operator's request to remove a server.
-    RemoveServer(CallToken, ServerId),
-}
-
-impl ServerRequest {
-    /// Returns the caller that waits for a reply.
-    pub(crate) fn caller(&self) -> CallToken {
-        match self {
-            Self::TransferLeader(token, _) | Self::AddServer(token, _) | Self::RemoveServer(token, _) => {
-                *token
-            }
-        }
-    }
 }
 
 /// An input of the autopilot.

@@ -131,7 +131,8 @@ impl AutopilotView<'_> {
     pub(crate) fn compaction_index(
         &self,
         snapshot: LogIndex,
-        (least, least_fetching): (LogIndex, LogIndex),
+        least: LogIndex,
+        least_fetching: LogIndex,
     ) -> LogIndex {
         let Self { autopilot, servers, now } = self;
         let needed = |id: ServerId| {

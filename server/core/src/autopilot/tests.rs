@@ -1,10 +1,10 @@
 //! The autopilot of the first of several servers, which leads.
 
-use super::{Autopilot, AutopilotInput, AutopilotView, ServerRequest, Servers};
+use super::{Autopilot, AutopilotInput, AutopilotView, Servers};
 use crate::cluster::{Decision, SampleCluster};
 use crate::corruption::CorruptionChecks;
-use crate::disk_watch::DiskWatch;
-use crate::input::CallToken;
+use crate::durability::disk_watch::DiskWatch;
+use crate::input::{CallToken, ServerRequest};
 use crate::raft::engine::MemberChange;
 use crate::raft::log::Membership;
 use crate::raft::{ElectionTimeout, Progress, Replication};
@@ -90,7 +90,7 @@ fn is_change(decision: &Decision, wanted: MemberChange) -> bool {
 }
 
 #[test]
-fn the_caller_of_a_transfer_waits_for_a_server_that_takes_over_late() {
+fn transfer_denied_only_after_timeout() {
     let mut leader = Leader::of(&[1, 2, 3]);
     assert!(matches!(leader.transfer(7, Some(2))[..], [Decision::TransferLeader(ServerId(2))]));
     assert!(leader.run(5 * SECOND, &[2, 3]).is_empty(), "it may still take over");
@@ -100,7 +100,7 @@ fn the_caller_of_a_transfer_waits_for_a_server_that_takes_over_late() {
 /// `cargo sim 1274`: after an aborted transfer, an unfit leader had to wait 5 s before the next
 /// one.
 #[test]
-fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
+fn aborted_transfer_allows_next() {
     let mut leader = Leader::of(&[1, 2, 3]);
     leader.transfer(7, Some(2));
     leader.replication.is_transferring = true;
@@ -119,7 +119,7 @@ fn a_transfer_that_the_engine_aborted_does_not_block_the_next_one() {
 }
 
 #[test]
-fn a_learner_gets_its_vote_once_it_holds_a_state_and_is_stable() {
+fn stable_caught_up_learner_promoted() {
     let mut leader = Leader::of(&[1, 2, 3]);
     leader.cluster.membership.learners = vec![ServerId(4)];
     leader.replicate_to_all();
@@ -141,7 +141,7 @@ fn a_learner_gets_its_vote_once_it_holds_a_state_and_is_stable() {
 }
 
 #[test]
-fn a_dead_voter_goes_if_another_replaced_it_or_if_it_is_one_too_many() {
+fn replaced_or_surplus_dead_voter_removed() {
     // One of three is needed as soon as it returns.
     let mut leader = Leader::of(&[1, 2, 3]);
     assert!(leader.run(400 * SECOND, &[2]).is_empty());
@@ -161,7 +161,7 @@ fn a_dead_voter_goes_if_another_replaced_it_or_if_it_is_one_too_many() {
 }
 
 #[test]
-fn a_change_begins_once_the_previous_one_is_settled() {
+fn membership_change_waits_for_previous() {
     let mut leader = Leader::of(&[1, 2, 3, 4]);
     leader.run(SECOND, &[2, 3, 4]);
     let before = leader.cluster.membership.all();
@@ -182,7 +182,7 @@ fn a_change_begins_once_the_previous_one_is_settled() {
 }
 
 #[test]
-fn a_server_is_removed_only_if_the_rest_goes_on() {
+fn removal_denied_without_remaining_quorum() {
     let mut leader = Leader::of(&[1, 2, 3]);
     leader.run(SECOND, &[2]);
     let remove = |token| AutopilotInput::Request(ServerRequest::RemoveServer(CallToken(token), ServerId(2)));

@@ -1,7 +1,7 @@
 //! The configuration of a server's core.
 
 use crate::raft::ElectionTimeout;
-use crate::timers::TimerConfig;
+use crate::time::timers::TimerConfig;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::Server;

@@ -2,18 +2,18 @@
 //! are carried out here.
 
 use super::Core;
-use super::proposals::Origin;
 use crate::autopilot::{AutopilotInput, AutopilotView, Servers};
 use crate::cluster::{self, ClusterView, Decision, Turn};
 use crate::corruption::{CorruptionChecks, CorruptionInput, is_unconfirmed};
-use crate::deadlines::Deadlines;
-use crate::disk_watch::DiskWatch;
+use crate::durability::disk_watch::DiskWatch;
 use crate::input::CallToken;
 use crate::judge::{Judge, JudgeInput};
 use crate::mesh::{MeshInput, ServedMesh};
 use crate::outbox::{Outbox, not_leader};
+use crate::proposals::Origin;
 use crate::raft::engine::MemberChange;
 use crate::raft::message::{MessageKind, PeerMessage};
+use crate::time::deadlines::Deadlines;
 use crate::upgrade;
 use bytes::Bytes;
 use lockmesh_protocol::change::Change;

@@ -3,7 +3,6 @@
 mod config;
 mod decisions;
 mod overdue;
-pub(crate) mod proposals;
 mod queries;
 mod reads;
 mod role;
@@ -11,9 +10,9 @@ mod role;
 use crate::autopilot::{Autopilot, AutopilotInput};
 use crate::cluster::Decision;
 use crate::corruption::{CorruptionChecks, CorruptionInput};
-use crate::deadlines::Deadlines;
-use crate::disk_watch::{DiskChange, DiskWatch};
-use crate::disks::RefusingDisks;
+use crate::durability::disk_watch::{DiskChange, DiskWatch};
+use crate::durability::disks::RefusingDisks;
+use crate::durability::setback::SetBack;
 use crate::fault_injection::Rule;
 use crate::input::{CallToken, Input};
 use crate::judge::{self, Judge, JudgeInput, without_minority};
@@ -21,22 +20,22 @@ use crate::mesh::{MeshInput, ServedMesh};
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
+use crate::proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PROPOSAL_RETRY_DELAY, PendingProposal, Proposals};
 use crate::raft::engine::{Effects, Engine};
 use crate::raft::log::{EntryKind, LogEntry, OwnMemory, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::read_index::ReadIndex;
-use crate::setback::SetBack;
-use crate::state::State;
+use crate::state::{Outputs, State};
+use crate::time::deadlines::Deadlines;
 use crate::upgrade;
 pub use config::{ClusterStart, CoreConfig};
-use lockmesh_protocol::command::{Command, NodeFailure};
+use lockmesh_protocol::command::{Command, NodeFailure, RestoreStep};
 use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
 use lockmesh_protocol::query::Consistency;
-use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PROPOSAL_RETRY_DELAY, PendingProposal, Proposals};
 use role::LeaderLog;
 
 /// A server as one pure value.
@@ -294,8 +293,9 @@ impl Core {
         // A follower keeps less: its log is needed only if it becomes leader.
         let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
         let keep_fetching = keep.max(self.config.log_keep_fetching_bytes);
-        let least = (self.engine.index_before_last(keep), self.engine.index_before_last(keep_fetching));
-        let compact = self.autopilot(now).compaction_index(mark.index, least);
+        let (least, fetching) =
+            (self.engine.index_before_last(keep), self.engine.index_before_last(keep_fetching));
+        let compact = self.autopilot(now).compaction_index(mark.index, least, fetching);
         self.engine.checkpoint_durable(mark);
         self.engine.compact(compact);
         // Only here may the log on disk shrink: the checkpoint that replaces it is durable (thesis,
@@ -529,12 +529,14 @@ impl Core {
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Nobody),
         };
-        let proposal = self.fault_injected(without_minority(proposal, self.engine.membership()));
+        let proposal = without_minority(proposal, self.engine.membership());
+        let proposal = fault_injected(proposal, &self.engine);
         let news = outbox.changes.len();
         let Outbox { changes, services, shell, .. } = outbox;
-        let aside = (&mut shell.removed, services);
-        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, changes, aside);
+        let outputs = Outputs { changes, removed: &mut shell.removed, services };
+        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, outputs);
         self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
+        log_restore(&self.state, &proposal, &applied);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {
             self.own.peers.forget(server);
@@ -561,12 +563,23 @@ impl Core {
         }
         proposal.command == Command::CorruptionCheck
     }
+}
 
-    /// Clears the request id if a test broke the rule of retries: a retry then looks new.
-    fn fault_injected(&self, proposal: Proposal) -> Proposal {
-        let request = proposal.request.filter(|_| !self.engine.fault_point.breaks(Rule::RetriesDoNothing));
-        Proposal { request, ..proposal }
+/// Logs a restore, which explains the end of sessions that no loss explains.
+fn log_restore(state: &State, proposal: &Proposal, applied: &Applied) {
+    if let Command::Restore(RestoreStep::Commit { .. }) = proposal.command
+        && applied.reply == Reply::Done
+    {
+        let agent = proposal.request.as_ref().and_then(|request| state.agent(request.agent));
+        let node = agent.map(|agent| agent.node.as_str()).unwrap_or_default();
+        tracing::warn!(node, index = applied.index.0, "a backup was restored: all data was replaced");
     }
+}
+
+/// Clears the request id if a test broke the rule of retries: a retry then looks new.
+fn fault_injected(proposal: Proposal, engine: &Engine) -> Proposal {
+    let request = proposal.request.filter(|_| !engine.fault_point.breaks(Rule::RetriesDoNothing));
+    Proposal { request, ..proposal }
 }
 
 fn decode(entry: &LogEntry) -> Proposal {

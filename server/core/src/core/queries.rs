@@ -2,9 +2,9 @@
 
 use super::Core;
 use crate::cluster::known_leader;
+use crate::durability::setback::SetBack;
 use crate::raft::Progress;
-use crate::raft::log::{HardState, LogStatus, Membership, OwnMemory, SnapshotMeta};
-use crate::setback::{LogPosition, PeerMemory, SetBack};
+use crate::raft::log::{HardState, LogPosition, LogStatus, Membership, OwnMemory, PeerMemory, SnapshotMeta};
 use crate::state::{Listing, State};
 use lockmesh_protocol::format::FormatError;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};

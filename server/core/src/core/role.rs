@@ -4,12 +4,13 @@
 use super::{ClusterStart, Core};
 use crate::autopilot::AutopilotInput;
 use crate::cluster;
-use crate::deadlines::Deadlines;
+use crate::durability::setback::SetBack;
 use crate::input::Input;
 use crate::judge::JudgeInput;
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::raft::engine::Effects;
-use crate::setback::{LogPosition, SetBack};
+use crate::raft::log::LogPosition;
+use crate::time::deadlines::Deadlines;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::time::Time;

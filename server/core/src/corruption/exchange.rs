@@ -1,8 +1,8 @@
 //! The schedule of corruption checks and their messages between servers.
 
 use super::{Comparison, CorruptionChecks, Finding, Report};
-use crate::checksum::{Checksum, FORMAT};
 use crate::cluster::{ClusterView, Decision, Turn};
+use crate::durability::checksum::{Checksum, FORMAT};
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::state::State;
 use lockmesh_protocol::command::Command;

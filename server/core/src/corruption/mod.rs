@@ -28,7 +28,7 @@ mod exchange;
 
 pub(crate) use exchange::{CorruptionInput, is_unconfirmed};
 
-use crate::checksum::Checksum;
+use crate::durability::checksum::Checksum;
 use crate::raft::message::MessageKind;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::time::Time;
@@ -284,7 +284,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::{Comparison, Finding, Report, compare};
-    use crate::checksum::Checksum;
+    use crate::durability::checksum::Checksum;
     use lockmesh_protocol::id::{LogIndex, ServerId};
     use lockmesh_protocol::time::Time;
     use std::collections::BTreeMap;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_agree_condemn_the_third() {
+    fn minority_checksum_is_corrupt() {
         let (a, b) = (report(1, "a"), report(1, "b"));
         assert_eq!(finding(&THREE, &[a, a, a]), Finding::Alike);
         assert_eq!(finding(&THREE, &[a, a, b]), corrupt(&[3]));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_majority_nobody_is_condemned() {
+    fn undecided_without_majority() {
         let [a, b, c] = ["a", "b", "c"].map(|row| report(1, row));
         assert_eq!(finding(&THREE[..1], &[b, a]), Finding::Undecided, "a single voter is no majority");
         assert_eq!(finding(&THREE[..1], &[a, a]), Finding::Alike);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_learner_is_judged_and_has_no_vote() {
+    fn learner_is_compared_without_vote() {
         let (a, b) = (report(1, "a"), report(1, "b"));
         assert_eq!(finding(&THREE, &[a, a, a, b]), corrupt(&[4]));
         assert_eq!(finding(&THREE, &[a, b, b, b]), corrupt(&[1]));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_judged_and_bears_no_witness() {
+    fn unconfirmed_copy_has_no_vote() {
         let (a, b) = (report(1, "a"), report(1, "b"));
         assert_eq!(finding(&THREE, &[b, copy_of(b), a]), Finding::Undecided, "a copy does not count");
         assert_eq!(finding(&THREE, &[a, a, copy_of(b)]), corrupt(&[3]));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_agrees_with_a_majority_or_with_all_others_is_confirmed() {
+    fn majority_or_unanimity_confirms() {
         let (a, b) = (report(1, "a"), report(1, "b"));
         let confirmed = |reports: &[Report]| -> Vec<u64> {
             let reports: BTreeMap<_, _> = THREE.into_iter().zip(reports.iter().copied()).collect();
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn another_format_is_compared_with_its_own_kind_only() {
+    fn formats_compare_separately() {
         let (old, new, other) = (report(1, "a"), report(2, "a"), report(2, "b"));
         assert_eq!(finding(&THREE, &[old, old, new]), Finding::Alike);
         assert_eq!(finding(&THREE, &[old, new, new]), Finding::Alike);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_majority_is_believed_before_all_have_answered() {
+    fn partial_reports_require_majority() {
         let (a, b) = (report(1, "a"), report(1, "b"));
         let mut comparison = Comparison::of(LogIndex(7), Time(0), None);
         let told = |reports: &[Report]| -> BTreeMap<_, _> {

@@ -23,7 +23,9 @@ pub struct Actions {
     /// frame.
     pub long_reads: Vec<(CallRef, LongRead)>,
     /// Readers of the durable checkpoint to open; each then serves its first part to the call.
-    pub open_readers: Vec<(CheckpointReader, CallRef)>,
+    pub open_readers: Vec<OpenReader>,
+    /// Open readers to close, by their numbers.
+    pub close_readers: Vec<u64>,
     /// Requested parts of open readers.
     pub parts: Vec<PartWanted>,
     /// A snapshot to fetch; its outcome is reported as [`super::Event::SnapshotFetched`].
@@ -96,10 +98,21 @@ pub enum CheckpointReader {
     Snapshot,
 }
 
+/// A reader to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenReader {
+    /// Its number.
+    pub number: u64,
+    /// Its purpose.
+    pub kind: CheckpointReader,
+    /// The call that its first part answers.
+    pub first: CallRef,
+}
+
 /// A requested part of an open reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartWanted {
-    /// The reader's number, assigned by the shell.
+    /// The reader's number.
     pub reader: u64,
     /// The number of the part, from 0.
     pub number: u32,

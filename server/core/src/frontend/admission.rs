@@ -27,7 +27,27 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
         Request::Introduce(introduction) => (Some(Role::Server), &introduction.server.node),
         Request::Announce(server) => (Some(Role::Server), &server.node),
         Request::SnapshotPart { .. } => (Some(Role::Server), &peer.node),
-        _ => return None,
+        // Named, so that a new request is not open to every node by default.
+        Request::Propose(Some(_), _)
+        | Request::Read { .. }
+        | Request::ReadParts { .. }
+        | Request::ReadPart { .. }
+        | Request::EndView(..)
+        | Request::BackupPart { .. }
+        | Request::Renew(_)
+        | Request::RenewLease(_)
+        | Request::Status
+        | Request::Autopilot
+        | Request::TransferLeader(_)
+        | Request::RemoveServer(_)
+        | Request::Invite(_)
+        | Request::Challenge(_)
+        | Request::AskNode(_)
+        | Request::SyncMesh(_)
+        | Request::Suspect(_)
+        | Request::NodeLeases(_)
+        | Request::Spread(_)
+        | Request::TellMesh(_) => return None,
     };
     if role.is_some_and(|role| role != peer.role) {
         return Some("its certificate is not a server's".into());
@@ -39,6 +59,13 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
 /// The rejection of a request, and the kind of its reply.
 #[derive(Debug)]
 pub(super) struct Refusal(pub(super) Unavailable, pub(super) AnswerKind);
+
+impl Refusal {
+    /// This server does not accept the request, whatever its state.
+    pub(super) fn denied(why: &str) -> Self {
+        Unavailable::Denied(why.into()).into()
+    }
+}
 
 impl From<Unavailable> for Refusal {
     fn from(why: Unavailable) -> Self {
@@ -112,24 +139,38 @@ pub(super) fn check_renewal(core: &Core, peer: &Peer, renewal: &Renewal) -> Resu
 /// Returns `true` for commands that come from the leader's own timers and from membership changes,
 /// never from a client.
 fn is_of_the_leader(command: &Command) -> bool {
-    matches!(
-        command,
+    match command {
         Command::ExpireSession { .. }
-            | Command::EndLockDelay { .. }
-            | Command::EndWait { .. }
-            | Command::ReapTombstones { .. }
-            | Command::Bootstrap { .. }
-            | Command::AdmitServer(_)
-            | Command::UpdateServer(_)
-            | Command::ForgetServer(_)
-            | Command::CorruptionCheck
-            | Command::RaiseFormat(_)
-            | Command::FailNode(_)
-            | Command::EndFormerSessions { .. }
-            | Command::Reconcile { .. }
-            | Command::ReapMember { .. }
-            | Command::EndRestart { .. }
-    )
+        | Command::EndLockDelay { .. }
+        | Command::EndWait { .. }
+        | Command::ReapTombstones { .. }
+        | Command::Bootstrap { .. }
+        | Command::AdmitServer(_)
+        | Command::UpdateServer(_)
+        | Command::ForgetServer(_)
+        | Command::CorruptionCheck
+        | Command::RaiseFormat(_)
+        | Command::FailNode(_)
+        | Command::EndFormerSessions { .. }
+        | Command::Reconcile { .. }
+        | Command::ReapMember { .. } => true,
+        Command::Kv(_)
+        | Command::CreateSession(_)
+        | Command::DestroySession(_)
+        | Command::GiveUpSession { .. }
+        | Command::Txn(_)
+        | Command::Register(_)
+        | Command::Deregister(_)
+        | Command::RegisterAgent(_)
+        | Command::Restore(_)
+        | Command::ConfigureAutopilot(..)
+        | Command::LeaveNode(_)
+        | Command::AnnounceRestart(_)
+        | Command::EndRestart { .. }
+        | Command::RotateGossipKey { .. }
+        | Command::UpdateCoordinate { .. }
+        | Command::PreparedQuery(_) => false,
+    }
 }
 
 /// Returns the lease of a command that only the lease's own agent may send.
@@ -137,8 +178,22 @@ fn lease_of(command: &Command) -> Option<LeaseId> {
     match command {
         Command::AnnounceRestart(lease) => Some(*lease),
         Command::LeaveNode(leave) => leave.lease,
+        Command::EndRestart { agent, announced_at: began, .. } => {
+            Some(LeaseId { agent: *agent, began: *began })
+        }
         _ => None,
     }
+}
+
+/// Completes a command that an agent gives without what only the leader knows.
+pub(super) fn completed(core: &Core, command: Command) -> Command {
+    let Command::EndRestart { agent, announced_at: began, .. } = command else { return command };
+    let lease = LeaseId { agent, began };
+    // A restart that this process announced itself is not the one it means.
+    let before = core.state().agent_of(lease).and_then(|agent| agent.restart_announced);
+    let announced_at = before.filter(|at| *at < began).unwrap_or(began);
+    let (term, base) = (core.log_position().term, core.state().index_base());
+    Command::EndRestart { agent, announced_at, term, base }
 }
 
 fn too_many_operations() -> Unavailable {

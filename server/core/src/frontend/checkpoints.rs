@@ -2,20 +2,24 @@
 //! server's snapshot.
 
 use super::FrontendConfig;
-use super::actions::{Actions, CheckpointReader, SnapshotFetch, Storage};
+use super::actions::{Actions, AnswerKind, CheckpointReader, OpenReader, SnapshotFetch, Storage};
 use super::event::{CallRef, Caller};
 use crate::input::Input;
 use crate::outbox::Outbox;
 use crate::raft::log::SnapshotMeta;
 use crate::raft::message::PeerMessage;
 use crate::state::State;
-use lockmesh_protocol::id::{LogIndex, ServerId};
-use lockmesh_protocol::rpc::Unavailable;
+use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
+use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
+use std::collections::BTreeMap;
 
-/// The maximum number of open readers of checkpoints: each prevents old pages of the file from
-/// being reused.
+/// The maximum number of readers of checkpoints for backups, and of those for servers, which have
+/// one each: neither displaces the other. Each prevents old pages of the file from being reused.
 const MAX_READERS: usize = 8;
+
+/// The maximum number of them for the backups of one node.
+const MAX_BACKUPS_OF_NODE: usize = 2;
 
 /// Checkpoint work in progress.
 #[derive(Debug)]
@@ -28,8 +32,11 @@ pub(super) struct Checkpoints {
     last: Time,
     /// Readers that wait for their checkpoint.
     waiting: Vec<ReaderWanted>,
-    /// The number of open readers.
-    open_readers: usize,
+    /// The open readers by their numbers.
+    readers: BTreeMap<u64, Reader>,
+    last_reader: u64,
+    /// Requests that were refused because too many readers were open, since the last collection.
+    refused: u64,
     /// `true` if a follower needs a checkpoint that is newer than the one on disk.
     wanted_by_follower: bool,
     /// The newest announcement of a snapshot that is being fetched.
@@ -39,10 +46,21 @@ pub(super) struct Checkpoints {
     behind: Option<(Time, LogIndex)>,
 }
 
+/// An open reader.
+#[derive(Debug)]
+struct Reader {
+    kind: CheckpointReader,
+    node: NodeName,
+    /// `true` if its last part was read: it takes no place any more.
+    is_finished: bool,
+}
+
 /// A requested reader of a checkpoint of at least an index.
 #[derive(Debug)]
 pub(super) struct ReaderWanted {
-    pub(super) reader: CheckpointReader,
+    pub(super) kind: CheckpointReader,
+    /// The caller's node, in lower case.
+    pub(super) node: NodeName,
     pub(super) index: LogIndex,
     pub(super) from: CallRef,
 }
@@ -56,7 +74,9 @@ impl Checkpoints {
             under_way: None,
             last: now,
             waiting: Vec::new(),
-            open_readers: 0,
+            readers: BTreeMap::new(),
+            last_reader: 0,
+            refused: 0,
             wanted_by_follower: false,
             fetching: None,
             behind: None,
@@ -116,13 +136,14 @@ impl Checkpoints {
         wanted: ReaderWanted,
         actions: &mut Actions,
     ) -> Result<(), Unavailable> {
-        if self.open_readers + self.waiting.len() >= MAX_READERS {
-            return Err(Unavailable::Overloaded("too many backups are being read".into()));
-        }
+        self.check_room(&wanted).inspect_err(|_| self.refused += 1)?;
         if wanted.index > current.index {
             // It would have to wait for the log; the server that announced it holds it already.
             let why = "this server has not reached the requested snapshot index";
             return Err(Unavailable::Denied(why.into()));
+        }
+        if wanted.kind == CheckpointReader::Snapshot {
+            self.end_snapshots(&wanted.node, actions);
         }
         let is_there = wanted.index <= self.durable;
         self.waiting.push(wanted);
@@ -155,14 +176,65 @@ impl Checkpoints {
         }
     }
 
+    fn check_room(&self, wanted: &ReaderWanted) -> Result<(), Unavailable> {
+        let open = self.readers.values().filter(|reader| !reader.is_finished);
+        let open = open.map(|reader| (reader.kind, &reader.node));
+        let waiting = self.waiting.iter().map(|waiting| (waiting.kind, &waiting.node));
+        let of_kind = open.chain(waiting).filter(|(kind, _)| *kind == wanted.kind);
+        let (mut all, mut of_node) = (0, 0);
+        of_kind.for_each(|(_, node)| (all, of_node) = (all + 1, of_node + usize::from(*node == wanted.node)));
+        let (what, others) = match wanted.kind {
+            CheckpointReader::Backup => ("backups", all),
+            // It replaces those of its own node.
+            CheckpointReader::Snapshot => ("snapshots", all - of_node),
+        };
+        let why = if wanted.kind == CheckpointReader::Backup && of_node >= MAX_BACKUPS_OF_NODE {
+            format!("too many backups: {of_node} of this host are being read; wait until one is complete")
+        } else if others >= MAX_READERS {
+            format!("too many {what}: {others} are being read on this server; retry in some seconds")
+        } else {
+            return Ok(());
+        };
+        Err(Unavailable::Overloaded(why))
+    }
+
+    /// Ends the readers of a server that begins again: it has restarted, or lost the first part.
+    fn end_snapshots(&mut self, node: &NodeName, actions: &mut Actions) {
+        let is_its = |kind, of: &NodeName| kind == CheckpointReader::Snapshot && of == node;
+        let open = self.readers.iter().filter(|(_, reader)| is_its(reader.kind, &reader.node));
+        actions.close_readers.extend(open.map(|(number, _)| *number));
+        self.readers.retain(|_, reader| !is_its(reader.kind, &reader.node));
+        for waiting in self.waiting.extract_if(.., |waiting| is_its(waiting.kind, &waiting.node)) {
+            let why = Unavailable::Denied("this server has requested another snapshot".into());
+            actions.answer(waiting.from, Response::Unavailable(why), AnswerKind::Other);
+        }
+    }
+
     fn open_readers(&mut self, actions: &mut Actions) {
         let durable = self.durable;
         let waiting = std::mem::take(&mut self.waiting);
         let (ready, later): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|waiting| waiting.index <= durable);
         self.waiting = later;
-        self.open_readers += ready.len();
-        actions.open_readers.extend(ready.into_iter().map(|ready| (ready.reader, ready.from)));
+        for ReaderWanted { kind, node, from, .. } in ready {
+            self.last_reader += 1;
+            let opened = OpenReader { number: self.last_reader, kind, first: from };
+            self.readers.insert(self.last_reader, Reader { kind, node, is_finished: false });
+            actions.open_readers.push(opened);
+        }
+    }
+
+    /// Checks that an open reader was opened for this purpose and node.
+    pub(super) fn check_reader(
+        &self,
+        number: u64,
+        kind: CheckpointReader,
+        node: &NodeName,
+    ) -> Result<(), Unavailable> {
+        match self.readers.get(&number) {
+            Some(reader) if reader.kind == kind && reader.node == *node => Ok(()),
+            _ => Err(Unavailable::Denied("this backup was closed: begin a new one".into())),
+        }
     }
 
     /// Cancels the reader of a call that is cancelled before its checkpoint exists.
@@ -175,9 +247,21 @@ impl Checkpoints {
         self.waiting.retain(|waiting| waiting.from.caller != caller);
     }
 
+    /// Handles the last part of an open reader, which may be requested again.
+    pub(super) fn reader_finished(&mut self, number: u64) {
+        if let Some(reader) = self.readers.get_mut(&number) {
+            reader.is_finished = true;
+        }
+    }
+
     /// Handles the end of an open reader.
-    pub(super) fn reader_closed(&mut self) {
-        self.open_readers = self.open_readers.saturating_sub(1);
+    pub(super) fn reader_closed(&mut self, number: u64) {
+        self.readers.remove(&number);
+    }
+
+    /// Takes the number of requests that were refused because too many readers were open.
+    pub(super) fn take_refused(&mut self) -> u64 {
+        std::mem::take(&mut self.refused)
     }
 
     /// Handles another server's announcement that this one is too far behind to follow its log.

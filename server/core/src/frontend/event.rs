@@ -58,8 +58,10 @@ pub enum Event {
     SnapshotFetched(Option<(SnapshotMeta, Box<State>)>),
     /// The disk began to reject writes, or accepts them again.
     Disk(DiskHealth),
-    /// One of the open readers of a checkpoint was closed.
-    ReaderClosed,
+    /// The last part of the open reader with this number was read.
+    ReaderFinished(u64),
+    /// The open reader with this number was closed.
+    ReaderClosed(u64),
     /// Another server reports that this one was removed from the quorum.
     Removed,
     /// This server is about to stop: if it leads, it must hand over. Confirmed by

@@ -15,6 +15,10 @@ pub struct Figures {
     pub term: Term,
     /// `true` if it leads and serves.
     pub is_leader: bool,
+    /// The number of voters.
+    pub voters: usize,
+    /// On the leader, the number of healthy voters that may fail before the quorum is lost.
+    pub failure_tolerance: usize,
     /// `true` if it knows the leader.
     pub is_leader_known: bool,
     /// The number of leader changes, including a new term of the same leader, after the first one.
@@ -88,6 +92,8 @@ pub(super) fn figures(view: &View<'_>) -> Figures {
     Figures {
         term: log.term,
         is_leader: view.core.is_serving(),
+        voters: view.core.membership().voters.len(),
+        failure_tolerance: failure_tolerance(view),
         is_leader_known: view.core.leader().is_some(),
         leader_changes: view.leaders.changes(),
         last_index: log.last_index,
@@ -116,6 +122,15 @@ pub(super) fn figures(view: &View<'_>) -> Figures {
         states_differ: *view.core.corruption_checks().finding() != Finding::Alike,
         followers: follower_figures(view, log.last_index),
     }
+}
+
+fn failure_tolerance(view: &View<'_>) -> usize {
+    if !view.core.is_serving() {
+        return 0;
+    }
+    let (voters, autopilot) = (&view.core.membership().voters, view.core.autopilot(view.now));
+    let healthy = voters.iter().filter(|id| autopilot.is_healthy(**id)).count();
+    healthy.saturating_sub(voters.len() / 2 + 1)
 }
 
 fn follower_figures(view: &View<'_>, last_index: LogIndex) -> Vec<FollowerFigures> {

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_term_of_the_same_leader_is_a_change() {
+    fn new_term_counts_as_change() {
         let mut leaders = LeaderHistory::new(Time(0));
         for term in [1, 1, 2] {
             leaders.record(Time(0), (ServerId(1), Term(term)), None);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_silence_grows_while_no_leader_is_known() {
+    fn silence_grows_without_known_leader() {
         let second = Duration::from_secs(1);
         let start = Time(0);
         let mut leaders = LeaderHistory::new(start);

@@ -68,7 +68,7 @@ impl GossipKeyAge {
 }
 
 /// The maximum number of suspected agents per call.
-pub(super) const MAX_ACCUSED: usize = 64;
+pub(super) const MAX_SUSPECTED: usize = 64;
 
 /// Returns the mesh data that an agent lacks, from this server's applied state.
 pub(super) fn sync(
@@ -86,9 +86,9 @@ pub(super) fn sync(
 }
 
 /// Returns the lease of an agent that reports suspicions of other agents.
-pub(super) fn accuser(core: &Core, peer: &Peer, accused: &[LeaseId]) -> Result<LeaseId, Unavailable> {
-    if accused.len() > MAX_ACCUSED {
-        let why = format!("{} nodes are suspected at once; the limit is {MAX_ACCUSED}", accused.len());
+pub(super) fn reporter(core: &Core, peer: &Peer, suspected: &[LeaseId]) -> Result<LeaseId, Unavailable> {
+    if suspected.len() > MAX_SUSPECTED {
+        let why = format!("{} nodes are suspected at once; the limit is {MAX_SUSPECTED}", suspected.len());
         return Err(Unavailable::Denied(why));
     }
     agent(core, peer).map(Agent::lease)
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_changed_key_is_not_replaced_before_the_agents_hold_it() {
+    fn key_rotation_requires_minimum_age() {
         let start = Time(0);
         let mut key = GossipKeyAge::new(start, 0);
         assert_eq!(key.refusal(start, 0), None, "the key never changed");

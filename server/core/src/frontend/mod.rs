@@ -55,19 +55,17 @@ mod watches;
 
 pub use crate::outbox::{ChallengeWanted, MeshItemsWanted, QuestionWanted, ShellEffects};
 pub use actions::{
-    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, PartWanted, RosterChange, SnapshotFetch,
-    Storage,
+    Actions, Announcement, AnswerKind, CallAnswer, CheckpointReader, OpenReader, PartWanted, RosterChange,
+    SnapshotFetch, Storage,
 };
 pub use admission::denied;
 pub use event::{CallRef, Caller, DiskHealth, Event};
 pub use figures::{Figures, FollowerFigures};
 pub use readiness::NotReady;
 
-use crate::autopilot::ServerRequest;
 use crate::core::Core;
 use crate::fault_injection::FaultPoint;
-use crate::input::{CallToken, Input};
-use crate::judge::NodeInput;
+use crate::input::{CallToken, Input, NodeInput, ServerRequest};
 use crate::observed::Observed;
 use crate::outbox::Outbox;
 use crate::proposal::Proposal;
@@ -77,14 +75,16 @@ use checkpoints::{Checkpoints, ReaderWanted};
 use leaders::LeaderHistory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{RequestId, WallTime};
+use lockmesh_protocol::gossip::roster::RosterDigest;
+use lockmesh_protocol::id::{LogIndex, RequestId, WallTime};
+use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::peer::Peer;
-use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::record::Server;
-use lockmesh_protocol::rpc::{Request, Response, Unavailable, VIEW_WAIT};
+use lockmesh_protocol::rpc::{Request, Response, Unavailable, VIEW_WAIT, ViewId};
 use lockmesh_protocol::time::Time;
 use mesh::GossipKeyAge;
-use pending::{CallKind, Pending, PendingCalls};
+use pending::{CallKind, Pending, PendingCalls, ReadWanted};
 use servers::{Eligibility, ProgramVersions};
 use stalls::{WriteHealth, has_other_voters, servers_behind};
 use status::{View, leader_hint, with_leader_hint};
@@ -94,6 +94,15 @@ use watches::Watches;
 
 /// The maximum time for which a blocking query is parked, even if its caller requests more.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// An arriving call.
+#[derive(Clone, Copy, Debug)]
+struct Call<'a> {
+    now: Time,
+    /// The destination of the reply.
+    from: CallRef,
+    peer: &'a Peer,
+}
 
 /// Configuration of a frontend.
 #[derive(Clone, Debug)]
@@ -172,7 +181,9 @@ impl Frontend {
 
     /// Returns the measurements since the last call: the shell calls this after every turn.
     pub fn take_observed(&mut self) -> Observed {
-        self.core.take_observed()
+        let views_ended_idle = self.views.take_ended_idle();
+        let backups_refused = self.checkpoints.take_refused();
+        Observed { views_ended_idle, backups_refused, ..self.core.take_observed() }
     }
 
     /// Returns the core, read-only.
@@ -213,7 +224,9 @@ impl Frontend {
     /// Handles one event.
     pub fn handle(&mut self, now: Time, event: Event, actions: &mut Actions) {
         match event {
-            Event::Call { from, peer, request } => self.call(now, from, &peer, request, actions),
+            Event::Call { from, peer, request } => {
+                self.call(&Call { now, from, peer: &peer }, request, actions);
+            }
             Event::Cancel(call) => {
                 self.pending.cancel(call);
                 self.watches.cancel(call);
@@ -240,7 +253,8 @@ impl Frontend {
                 }
             }
             Event::Disk(health) => self.notice_disk(health, actions),
-            Event::ReaderClosed => self.checkpoints.reader_closed(),
+            Event::ReaderFinished(reader) => self.checkpoints.reader_finished(reader),
+            Event::ReaderClosed(reader) => self.checkpoints.reader_closed(reader),
             Event::Removed => self.leave_for_good(actions),
             Event::Leave => self.leave(now, actions),
         }
@@ -311,11 +325,11 @@ impl Frontend {
         self.core.handle(now, input, &mut self.outbox);
     }
 
-    fn call(&mut self, now: Time, from: CallRef, peer: &Peer, request: Request, actions: &mut Actions) {
-        let begun = self.check_call(peer, &request);
-        let begun = begun.and_then(|()| self.begin_call(now, (from, peer), request, actions));
+    fn call(&mut self, call: &Call<'_>, request: Request, actions: &mut Actions) {
+        let begun = self.check_call(call.peer, &request);
+        let begun = begun.and_then(|()| self.begin_call(call, request, actions));
         if let Err(Refusal(why, kind)) = begun {
-            actions.answer(from, Response::Unavailable(why), kind);
+            actions.answer(call.from, Response::Unavailable(why), kind);
         }
     }
 
@@ -332,38 +346,28 @@ impl Frontend {
         Ok(())
     }
 
+    /// Begins a call: one arm for each request, so that a new one does not compile without an
+    /// answer.
     fn begin_call(
         &mut self,
-        now: Time,
-        (from, peer): (CallRef, &Peer),
+        call: &Call<'_>,
         request: Request,
         actions: &mut Actions,
     ) -> Result<(), Refusal> {
+        let Call { now, from, peer } = *call;
+        let part = |reader, number| PartWanted { reader, number, to: from };
+        let mut answer = |response| actions.answer(from, response, AnswerKind::Other);
         match request {
-            Request::Propose(request, command) => {
-                // A request rejected here is certainly not done; later the outcome may be unknown.
-                admission::check_proposal(&self.core, &self.write_health, peer, request.as_ref(), &command)
-                    .and_then(|()| self.gossip_key.check(now, &command, self.core.is_serving()))
-                    .map_err(|why| Refusal(why, AnswerKind::Write))?;
-                self.propose(now, from, CallKind::Write, request, command);
-            }
+            Request::Propose(request, command) => self.begin_proposal(call, request, command)?,
             Request::Read { query, consistency, blocking } => {
-                // Before it costs a quorum round.
-                admission::check_read(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
-                self.begin_read(now, from, (query, consistency, blocking), actions);
+                let node = peer.node.folded();
+                self.begin_read(call, ReadWanted { node, query, consistency, blocking }, actions)?;
             }
-            Request::ReadParts { query, consistency } => {
-                admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
-                let list = CallKind::ReadParts { query, consistency, deadline: now + VIEW_WAIT };
-                self.forward(now, from, list, |token| Input::Read(token, consistency));
-            }
-            Request::ReadPart { view, after, .. } => {
-                let read = self.views.part(self.view_position(now), from.caller, view, after);
-                actions.long_reads.push((from, read.map_err(|why| Refusal(why, AnswerKind::Read))?));
-            }
+            Request::ReadParts { query, consistency } => self.begin_view(call, query, consistency)?,
+            Request::ReadPart { view, after, .. } => self.read_part(now, from, (view, after), actions)?,
             Request::EndView(view, _) => {
                 self.views.end(from.caller, view);
-                actions.answer(from, Response::Done, AnswerKind::Other);
+                answer(Response::Done);
             }
             Request::Renew(session) => {
                 self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
@@ -372,32 +376,14 @@ impl Frontend {
                 admission::check_renewal(&self.core, peer, &renewal)?;
                 self.forward(now, from, CallKind::Lease, |token| NodeInput::RenewLease(token, renewal));
             }
-            Request::BackupPart { backup: None, stale, .. } => {
-                let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
-                self.forward(now, from, CallKind::Backup, |token| Input::Read(token, consistency));
+            Request::BackupPart { backup: Some(reader), number, .. } => {
+                self.next_part(peer, CheckpointReader::Backup, part(reader, number), actions)?;
             }
-            Request::BackupPart { backup: Some(reader), number, .. }
-            | Request::SnapshotPart { snapshot: Some(reader), number, .. } => {
-                actions.parts.push(PartWanted { reader, number, to: from });
+            Request::BackupPart { backup: None, stale, .. } => self.begin_backup(call, stale),
+            Request::SnapshotPart { snapshot: Some(reader), number, .. } => {
+                self.next_part(peer, CheckpointReader::Snapshot, part(reader, number), actions)?;
             }
-            Request::SnapshotPart { snapshot: None, least, .. } => {
-                let wanted = ReaderWanted { reader: CheckpointReader::Snapshot, index: least, from };
-                self.checkpoints.want_reader(now, self.core.snapshot_meta(), wanted, actions)?;
-            }
-            other => self.begin_server_call(now, (from, peer), other, actions)?,
-        }
-        Ok(())
-    }
-
-    /// Begins a call that concerns the servers of the quorum.
-    fn begin_server_call(
-        &mut self,
-        now: Time,
-        (from, peer): (CallRef, &Peer),
-        request: Request,
-        actions: &mut Actions,
-    ) -> Result<(), Refusal> {
-        match request {
+            Request::SnapshotPart { least, .. } => self.begin_snapshot(call, least, actions)?,
             Request::TransferLeader(to) => {
                 self.forward(now, from, CallKind::Write, |token| ServerRequest::TransferLeader(token, to));
             }
@@ -406,70 +392,132 @@ impl Frontend {
             }
             Request::AddServer(server) => {
                 servers::check_admission(&self.core, now, &server)?;
-                self.propose(now, from, CallKind::Admission, None, Command::AdmitServer(server));
+                self.propose(call, CallKind::Admission, None, Command::AdmitServer(server));
             }
             Request::Announce(server) => {
                 servers::check_announcement(&self.core, peer, &server)?;
-                self.propose(now, from, CallKind::Announcement, None, Command::UpdateServer(server));
+                self.propose(call, CallKind::Announcement, None, Command::UpdateServer(server));
             }
-            other => self.begin_node_call(now, (from, peer), other, actions)?,
+            Request::SyncMesh(has) => answer(self.sync_mesh(now, peer, &has)?),
+            Request::Spread(item) => {
+                let origin = mesh::agent(&self.core, peer)?.number;
+                self.forward(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
+            }
+            Request::Suspect(suspected) => {
+                let by = mesh::reporter(&self.core, peer, &suspected)?;
+                self.forward(now, from, CallKind::Lease, |token| NodeInput::Suspect(token, by, suspected));
+            }
+            Request::NodeLeases(query) => self.begin_lease_query(now, from, query)?,
+            Request::Status => answer(Response::Status(status::status(&self.view(now), &peer.node))),
+            Request::Introduce(_) => answer(Response::Introduced(status::introduction(&self.view(now)))),
+            Request::Autopilot => answer(status::autopilot(&self.core)),
+            Request::Invite(_) => return Err(Refusal::denied("this server belongs to a cluster already")),
+            Request::Challenge(_) | Request::AskNode(_) | Request::TellMesh(_) => {
+                return Err(Refusal::denied("this is a server: only agents answer this request"));
+            }
         }
+        Ok(())
+    }
+
+    fn begin_proposal(
+        &mut self,
+        call: &Call<'_>,
+        request: Option<RequestId>,
+        command: Command,
+    ) -> Result<(), Refusal> {
+        // A request rejected here is certainly not done; later the outcome may be unknown.
+        admission::check_proposal(&self.core, &self.write_health, call.peer, request.as_ref(), &command)
+            .and_then(|()| self.gossip_key.check(call.now, &command, self.core.is_serving()))
+            .map_err(|why| Refusal(why, AnswerKind::Write))?;
+        let command = admission::completed(&self.core, command);
+        self.propose(call, CallKind::Write, request, command);
         Ok(())
     }
 
     fn begin_read(
         &mut self,
-        now: Time,
-        from: CallRef,
-        (query, consistency, blocking): (Query, Consistency, Option<Blocking>),
-        actions: &mut Actions,
-    ) {
-        // The outcome of a position is a committed fact, so it costs no quorum round.
-        if matches!(&query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
-        {
-            return self.read(now, from, (query, Consistency::Default, blocking), actions);
-        }
-        let kind = CallKind::Read { query, consistency, blocking };
-        self.forward(now, from, kind, |token| Input::Read(token, consistency));
-    }
-
-    /// Begins a call that concerns nodes in the mesh and their leases, or replies to a request that
-    /// needs no input to the core.
-    fn begin_node_call(
-        &mut self,
-        now: Time,
-        (from, peer): (CallRef, &Peer),
-        request: Request,
+        call: &Call<'_>,
+        read: ReadWanted,
         actions: &mut Actions,
     ) -> Result<(), Refusal> {
-        match request {
-            Request::SyncMesh(has) => {
-                let wall = self.wall_at(now);
-                let news = mesh::sync(&mut self.core, (now, wall), peer, &has)?;
-                actions.answer(from, Response::Mesh(Box::new(news)), AnswerKind::Other);
-            }
-            Request::Spread(item) => {
-                let origin = mesh::agent(&self.core, peer)?.number;
-                self.forward(now, from, CallKind::Lease, |token| Input::Spread(token, origin, item));
-            }
-            Request::Accuse(accused) => {
-                let accuser = mesh::accuser(&self.core, peer, &accused)?;
-                self.forward(now, from, CallKind::Lease, |token| NodeInput::Accuse(token, accuser, accused));
-            }
-            // A follower may read the state after its leader's round, but lease status is not in
-            // the state.
-            Request::NodeLeases(_) if !self.core.is_serving() => {
-                return Err(Refusal(leader_hint(&self.core), AnswerKind::Read));
-            }
-            Request::NodeLeases(query) => {
-                let kind = CallKind::NodeLeases(query);
-                self.forward(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
-            }
-            other => {
-                let answer = status::reply(&self.view(now), &peer.node, &other);
-                actions.answer(from, answer, AnswerKind::Other);
-            }
+        // Before it costs a quorum round.
+        admission::check_read(&read.query).map_err(|why| Refusal(why, AnswerKind::Read))?;
+        // The outcome of a position is a committed fact, so it costs no quorum round.
+        if matches!(&read.query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
+        {
+            let read = ReadWanted { consistency: Consistency::Default, ..read };
+            self.read(call.now, call.from, read, actions);
+            return Ok(());
         }
+        let (Call { now, from, .. }, consistency) = (*call, read.consistency);
+        self.forward(now, from, CallKind::Read(read), |token| Input::Read(token, consistency));
+        Ok(())
+    }
+
+    fn begin_view(&mut self, call: &Call<'_>, query: Query, consistency: Consistency) -> Result<(), Refusal> {
+        admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
+        let (node, deadline) = (call.peer.node.folded(), call.now + VIEW_WAIT);
+        let list = CallKind::ReadParts { node, query, consistency, deadline };
+        self.forward(call.now, call.from, list, |token| Input::Read(token, consistency));
+        Ok(())
+    }
+
+    fn read_part(
+        &mut self,
+        now: Time,
+        from: CallRef,
+        (view, after): (ViewId, u64),
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
+        let read = self.views.part(self.view_position(now), from.caller, view, after);
+        actions.long_reads.push((from, read.map_err(|why| Refusal(why, AnswerKind::Read))?));
+        Ok(())
+    }
+
+    fn begin_backup(&mut self, call: &Call<'_>, stale: bool) {
+        let consistency = if stale { Consistency::Stale } else { Consistency::Consistent };
+        let kind = CallKind::Backup(call.peer.node.folded());
+        self.forward(call.now, call.from, kind, |token| Input::Read(token, consistency));
+    }
+
+    fn begin_snapshot(
+        &mut self,
+        call: &Call<'_>,
+        least: LogIndex,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
+        let (kind, node) = (CheckpointReader::Snapshot, call.peer.node.folded());
+        let wanted = ReaderWanted { kind, node, index: least, from: call.from };
+        Ok(self.checkpoints.want_reader(call.now, self.core.snapshot_meta(), wanted, actions)?)
+    }
+
+    /// Reads the next part of an open reader.
+    fn next_part(
+        &mut self,
+        peer: &Peer,
+        kind: CheckpointReader,
+        part: PartWanted,
+        actions: &mut Actions,
+    ) -> Result<(), Refusal> {
+        self.checkpoints.check_reader(part.reader, kind, &peer.node.folded())?;
+        actions.parts.push(part);
+        Ok(())
+    }
+
+    fn sync_mesh(&mut self, now: Time, peer: &Peer, has: &RosterDigest) -> Result<Response, Refusal> {
+        let wall = self.wall_at(now);
+        let news = mesh::sync(&mut self.core, (now, wall), peer, has)?;
+        Ok(Response::Mesh(Box::new(news)))
+    }
+
+    fn begin_lease_query(&mut self, now: Time, from: CallRef, query: NodeLeaseQuery) -> Result<(), Refusal> {
+        // A follower may read the state after its leader's round, but lease status is not in the
+        // state.
+        if !self.core.is_serving() {
+            return Err(Refusal(leader_hint(&self.core), AnswerKind::Read));
+        }
+        let kind = CallKind::NodeLeases(query);
+        self.forward(now, from, kind, |token| Input::Read(token, Consistency::Consistent));
         Ok(())
     }
 
@@ -485,16 +533,9 @@ impl Frontend {
         self.input(now, input(token).into());
     }
 
-    fn propose(
-        &mut self,
-        now: Time,
-        from: CallRef,
-        kind: CallKind,
-        request: Option<RequestId>,
-        command: Command,
-    ) {
-        let proposal = Proposal { request, at: self.wall_at(now), command };
-        self.forward(now, from, kind, |token| Input::Propose(token, proposal));
+    fn propose(&mut self, call: &Call<'_>, kind: CallKind, request: Option<RequestId>, command: Command) {
+        let proposal = Proposal { request, at: self.wall_at(call.now), command };
+        self.forward(call.now, call.from, kind, |token| Input::Propose(token, proposal));
     }
 
     /// Returns the wall-clock time, which is read once per tick.
@@ -594,7 +635,7 @@ impl Frontend {
             }
         }
         let services = std::mem::take(&mut outbox.services);
-        services.iter().for_each(|name| self.watches.touch_service(name));
+        services.into_iter().for_each(|topic| self.watches.touch_service(topic));
         let roster_changed = outbox.changes.iter().any(servers::is_of_roster);
         self.checkpoints.record(now, &mut outbox, actions);
         if roster_changed {
@@ -651,17 +692,16 @@ impl Frontend {
 
     fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {
         match self.pending.take(token) {
-            Some(Pending::Call(from, CallKind::Read { query, consistency, blocking })) => {
-                self.read(now, from, (query, consistency, blocking), actions);
+            Some(Pending::Call(from, CallKind::Read(read))) => self.read(now, from, read, actions),
+            Some(Pending::Call(from, CallKind::ReadParts { node, query, consistency, deadline })) => {
+                self.queue_for_view(WaitingRead { from, node, query, consistency, deadline }, actions);
             }
-            Some(Pending::Call(from, CallKind::ReadParts { query, consistency, deadline })) => {
-                self.queue_for_view(WaitingRead { from, query, consistency, deadline }, actions);
-            }
-            Some(Pending::Call(from, CallKind::Backup)) => {
+            Some(Pending::Call(from, CallKind::Backup(node))) => {
                 // Of the current applied index: the backup then holds the operator's own earlier
                 // writes.
                 let current = self.core.snapshot_meta();
-                let wanted = ReaderWanted { reader: CheckpointReader::Backup, index: current.index, from };
+                let (kind, index) = (CheckpointReader::Backup, current.index);
+                let wanted = ReaderWanted { kind, node, index, from };
                 if let Err(why) = self.checkpoints.want_reader(now, current, wanted, actions) {
                     actions.answer(from, Response::Unavailable(why), AnswerKind::Other);
                 }

@@ -2,7 +2,7 @@
 
 use super::event::{CallRef, Caller};
 use crate::input::CallToken;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
@@ -18,23 +18,32 @@ pub(super) enum Pending {
     Leave,
 }
 
+/// A requested read.
+#[derive(Debug)]
+pub(super) struct ReadWanted {
+    /// The caller's node, in lower case.
+    pub(super) node: NodeName,
+    pub(super) query: Query,
+    pub(super) consistency: Consistency,
+    pub(super) blocking: Option<Blocking>,
+}
+
 /// The kind of a pending call.
 #[derive(Debug)]
 pub(super) enum CallKind {
     Write,
-    Read {
-        query: Query,
-        consistency: Consistency,
-        blocking: Option<Blocking>,
-    },
+    Read(ReadWanted),
     /// A query whose answer is read in parts.
     ReadParts {
+        /// The caller's node, in lower case.
+        node: NodeName,
         query: Query,
         consistency: Consistency,
         /// The time until which it may wait for a view.
         deadline: Time,
     },
-    Backup,
+    /// A backup for this node.
+    Backup(NodeName),
     /// A request for the lease status of one node or of all nodes.
     NodeLeases(NodeLeaseQuery),
     /// A renewal of a node's lease, or suspicions of other nodes.
@@ -51,14 +60,17 @@ impl CallKind {
     /// Returns `true` if the reply only starts a wait or a backup, so that the call can still be
     /// cancelled.
     fn begins_something(&self) -> bool {
-        matches!(self, Self::Read { blocking: Some(_), .. } | Self::ReadParts { .. } | Self::Backup)
+        matches!(
+            self,
+            Self::Read(ReadWanted { blocking: Some(_), .. }) | Self::ReadParts { .. } | Self::Backup(_)
+        )
     }
 
     /// Returns `true` if the call changes nothing, so that a failing disk need not end it.
     fn only_reads(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. } | Self::ReadParts { .. } | Self::Backup | Self::NodeLeases(_) | Self::Lease
+            Self::Read(_) | Self::ReadParts { .. } | Self::Backup(_) | Self::NodeLeases(_) | Self::Lease
         )
     }
 }
@@ -167,12 +179,13 @@ mod tests {
 
     fn blocking(from: CallRef) -> Pending {
         let blocking = Some(Blocking { index: LogIndex(1), wait: Duration::from_secs(1) });
-        let kind = CallKind::Read { query: Query::Nodes, consistency: Consistency::Default, blocking };
+        let (node, query, consistency) = ("a1".into(), Query::Nodes, Consistency::Default);
+        let kind = CallKind::Read(ReadWanted { node, query, consistency, blocking });
         Pending::Call(from, kind)
     }
 
     #[test]
-    fn a_slot_that_is_used_again_answers_to_its_new_token_only() {
+    fn reused_slot_rejects_old_token() {
         let mut pending = PendingCalls::default();
         let first = pending.insert(Pending::Call(call(1, 1), CallKind::Write));
         assert!(pending.take(first).is_some());
@@ -182,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_gives_up_takes_its_blocking_reads_and_backups_along_and_nothing_else() {
+    fn disconnect_cancels_only_reads_and_backups() {
         let mut pending = PendingCalls::default();
         let parked = pending.insert(blocking(call(1, 1)));
-        let backup = pending.insert(Pending::Call(call(1, 3), CallKind::Backup));
+        let backup = pending.insert(Pending::Call(call(1, 3), CallKind::Backup("a1".into())));
         let others = pending.insert(blocking(call(2, 1)));
         let write = pending.insert(Pending::Call(call(1, 2), CallKind::Write));
         pending.cancel_all(Caller(1));
@@ -195,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_disk_ends_writes_and_spares_reads() {
+    fn disk_failure_ends_only_writes() {
         let mut pending = PendingCalls::default();
         let read = pending.insert(blocking(call(1, 1)));
         pending.insert(Pending::Call(call(1, 2), CallKind::Write));

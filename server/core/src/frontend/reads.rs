@@ -2,32 +2,32 @@
 
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
+use super::pending::ReadWanted;
 use super::status::{View, leader_hint};
 use super::views::{Position, WaitingRead};
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::fault_injection::Rule;
 use crate::state::{Listing, LongRead, too_long};
-use lockmesh_protocol::id::LogIndex;
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
+use lockmesh_protocol::id::{LogIndex, NodeName};
+use lockmesh_protocol::query::{Answer, Blocking, Query};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
+/// The fraction of the parked readers that one node can have: twice as many as an agent has
+/// connections.
+const WATCHES_SHARE: usize = 8;
+
 impl Frontend {
     /// Answers a read, or parks it if its caller is up to date.
-    pub(super) fn read(
-        &mut self,
-        now: Time,
-        from: CallRef,
-        (query, consistency, blocking): (Query, Consistency, Option<Blocking>),
-        actions: &mut Actions,
-    ) {
+    pub(super) fn read(&mut self, now: Time, from: CallRef, read: ReadWanted, actions: &mut Actions) {
+        let ReadWanted { node, query, consistency, blocking } = read;
         match blocking {
             // Index 0 requests the current state, as in Consul.
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let deadline = now + wait.min(LONGEST_WAIT);
-                let parked = Parked { from, query, consistency, known: index, deadline };
+                let parked = Parked { from, node, query, consistency, known: index, deadline };
                 if self.fault_point.breaks(Rule::ParkedReadsAreLookedAtFirst) {
                     return self.watches.park(parked);
                 }
@@ -47,14 +47,24 @@ impl Frontend {
         } else if parked.deadline <= now {
             // There is no wait, or it is over.
             send_unchanged(&self.view(now), &parked, kind, actions);
-        } else if self.watches.len() >= self.config.max_watches {
-            // A memory limit: each parked reader is kept until its wait is over.
-            let what = format!("{} blocking queries are parked here", self.config.max_watches);
+        } else if let Some(what) = self.no_room(&parked.node) {
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
             actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
         } else {
             self.watches.park(parked);
         }
+    }
+
+    /// Returns the reason why no further reader of a node can be parked. A memory limit: each is
+    /// kept until its wait is over.
+    fn no_room(&self, node: &NodeName) -> Option<String> {
+        let max = self.config.max_watches;
+        if self.watches.len() >= max {
+            return Some(format!("{max} blocking queries are parked here"));
+        }
+        let max_of_node = (max / WATCHES_SHARE).max(1);
+        let is_full = self.watches.len_of(node) >= max_of_node;
+        is_full.then(|| format!("{max_of_node} blocking queries of this agent are parked here"))
     }
 
     /// Queues a read in parts: its view begins at the end of the turn, or when another one ends.
@@ -65,14 +75,19 @@ impl Frontend {
         }
     }
 
-    /// Begins views while places are free, and replies with their first parts.
+    /// Begins views while places are free, and replies with their first parts. Refuses requests
+    /// that have waited too long.
     pub(super) fn begin_views(&mut self, now: Time, actions: &mut Actions) {
-        while let Some(WaitingRead { from, query, .. }) = self.views.take_next() {
+        while let Some(WaitingRead { from, node, query, .. }) = self.views.take_next(now) {
             let (index, view) = self.core.state().view(&query);
             let (known_leader, last_contact) = contact(&self.view(now));
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
-            actions.long_reads.push((from, self.views.begin(at, source, from, read)));
+            actions.long_reads.push((from, self.views.begin(at, source, (from, node), read)));
+        }
+        // Afterwards: at its deadline, a request gets the place of a view that became idle now.
+        for (from, why) in self.views.take_overdue(now) {
+            actions.answer(from, Response::Unavailable(why), AnswerKind::BlockingRead);
         }
     }
 
@@ -81,14 +96,10 @@ impl Frontend {
         Position { now, replaced_bytes: self.core.state().replaced_bytes() }
     }
 
-    /// Replies to readers whose wait is over, and refuses those that have waited too long for a
-    /// view.
+    /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
             send_unchanged(&self.view(now), &parked, AnswerKind::BlockingRead, actions);
-        }
-        for (from, why) in self.views.take_overdue(now) {
-            actions.answer(from, Response::Unavailable(why), AnswerKind::BlockingRead);
         }
     }
 

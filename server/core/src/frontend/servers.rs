@@ -6,9 +6,8 @@ use super::event::CallRef;
 use super::pending::{CallKind, Pending};
 use super::stalls::has_other_voters;
 use super::status::with_leader_hint;
-use crate::autopilot::ServerRequest;
 use crate::core::Core;
-use crate::input::Input;
+use crate::input::{Input, ServerRequest};
 use crate::outbox::not_leader;
 use crate::raft::log::Membership;
 use crate::raft::message::{MessageKind, PeerMessage};
@@ -96,8 +95,8 @@ impl Eligibility {
         }
         tracing::error!(
             server = self.id.0,
-            "this server was removed from the quorum and serves no more: stop it; to add it again, empty its data \
-             folder and start it: it joins as a new server"
+            "this server was removed from the cluster and is not serving: stop it; to add it again, empty its data folder \
+             and start it: it joins as a new server"
         );
         self.removal = Removal::Settled;
         true

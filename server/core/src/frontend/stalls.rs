@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agents_are_redirected_only_if_another_server_could_write() {
+    fn redirect_requires_other_writable_server() {
         let mut health = WriteHealth::default();
         assert_eq!(health.check(true), Ok(()));
         health.set_disk(DiskHealth::Failing("full".into()));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_explained_by_its_most_certain_cause() {
+    fn delay_reports_most_certain_cause() {
         let mut health = WriteHealth::default();
         let cause = |health: &WriteHealth, age| health.cause_of_delay(Some(age), &["b", "c"]);
         assert!(cause(&health, EXPLAINS_DELAY / 2).ends_with("writes: b, c"));

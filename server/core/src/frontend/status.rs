@@ -10,7 +10,7 @@ use lockmesh_protocol::bootstrap::{Introduction, Standing};
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::record::{NewServer, Server};
-use lockmesh_protocol::rpc::{Request, Response, ServerStatus, Status, Unavailable};
+use lockmesh_protocol::rpc::{Response, ServerStatus, Status, Unavailable};
 use lockmesh_protocol::time::Time;
 
 /// A server at one time, read-only.
@@ -30,24 +30,14 @@ pub(super) struct View<'a> {
     pub(super) behind_since: Option<Time>,
 }
 
-/// Replies to a request that needs no input to the core.
-pub(super) fn reply(view: &View<'_>, caller: &NodeName, request: &Request) -> Response {
-    match request {
-        Request::Status => Response::Status(status(view, caller)),
-        Request::Introduce(_) => Response::Introduced(introduction(view)),
-        Request::Autopilot => {
-            let (autopilot, index) = view.core.state().autopilot();
-            Response::Autopilot(autopilot.clone(), index)
-        }
-        _ => {
-            let why = "this server belongs to a cluster already";
-            Response::Unavailable(Unavailable::Denied(why.into()))
-        }
-    }
+/// Returns the cluster's autopilot configuration, with its index.
+pub(super) fn autopilot(core: &Core) -> Response {
+    let (autopilot, index) = core.state().autopilot();
+    Response::Autopilot(autopilot.clone(), index)
 }
 
 /// Returns this server's introduction, for servers that do not belong to a quorum yet.
-fn introduction(view: &View<'_>) -> Introduction {
+pub(super) fn introduction(view: &View<'_>) -> Introduction {
     let Server { id: server, node, node_id, address, instance_id, format } = view.config.own_record.clone();
     let cluster_id = view.config.cluster_id.clone();
     let others = view.core.state().servers().filter(|row| row.id != server);
@@ -60,7 +50,7 @@ fn introduction(view: &View<'_>) -> Introduction {
 }
 
 /// Returns the quorum's status as seen by this server.
-fn status(view: &View<'_>, caller: &NodeName) -> Status {
+pub(super) fn status(view: &View<'_>, caller: &NodeName) -> Status {
     let log = view.core.log_status();
     let caller = caller.folded();
     let mut agents = view.core.state().agents();

@@ -4,12 +4,13 @@
 //! time of each, and the size of what it keeps are limited. A caller whose view was ended receives
 //! an error for its next part, so no answer looks complete that is not.
 //!
-//! While a server has the maximum number of views, a request waits in a fair, bounded queue. It
-//! keeps its query only: a view shows the state at its begin.
+//! One node has at most half of the views, on all of its connections together. A request that finds
+//! no place waits in a fair, bounded queue, and keeps its query only: a view shows the state at its
+//! begin. A view that is not read ends for it.
 
 use super::event::{CallRef, Caller};
 use crate::state::LongRead;
-use lockmesh_protocol::id::ServerId;
+use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Unavailable, VIEW_WAIT, ViewId};
 use lockmesh_protocol::time::Time;
@@ -19,8 +20,15 @@ use std::time::Duration;
 /// The maximum number of views.
 const MAX_VIEWS: usize = 8;
 
-/// The maximum number of requests that wait for a view, half of them of one connection.
+/// The maximum number of views of one node.
+const MAX_OF_NODE: usize = MAX_VIEWS / 2;
+
+/// The maximum number of requests that wait for a view, half of them of one node.
 const MAX_WAITING: usize = 64;
+
+/// The time without a request for a further part after which a view ends if its place is needed.
+/// Not longer than [`VIEW_WAIT`]: a request finds the place before it is refused.
+const MAX_IDLE: Duration = Duration::from_secs(10);
 
 /// The maximum time of a view.
 const MAX_TIME: Duration = Duration::from_secs(60);
@@ -39,8 +47,14 @@ pub(super) struct Position {
 struct OpenView {
     /// The call that began it.
     begun_by: CallRef,
+    /// The node of that call.
+    node: NodeName,
     read: LongRead,
     begun: Position,
+    /// The position behind the newest part that was read.
+    position: u64,
+    /// The time at which that part was requested.
+    moved: Time,
 }
 
 impl OpenView {
@@ -60,6 +74,8 @@ impl OpenView {
 #[derive(Debug)]
 pub(super) struct WaitingRead {
     pub(super) from: CallRef,
+    /// The caller's node, in lower case.
+    pub(super) node: NodeName,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     /// The time at which it is refused.
@@ -73,6 +89,8 @@ pub(super) struct Views {
     /// In order of their arrival.
     waiting: Vec<WaitingRead>,
     last: u64,
+    /// Views that were ended for a request that waited, since the last collection.
+    ended_idle: u64,
 }
 
 impl Views {
@@ -88,10 +106,10 @@ impl Views {
 
     /// Queues a request for a view, unless too many wait.
     pub(super) fn queue(&mut self, read: WaitingRead) -> Result<(), Unavailable> {
-        let of_caller = self.waiting.iter().filter(|other| other.from.caller == read.from.caller).count();
+        let of_node = self.waiting.iter().filter(|other| other.node == read.node).count();
         // Those that begin at the end of this turn take no place in the queue.
         let free = MAX_VIEWS - self.open.len();
-        if of_caller >= MAX_WAITING / 2 + free {
+        if of_node >= MAX_WAITING / 2 + free.min(MAX_OF_NODE - self.views_of(&read.node)) {
             return Err(no_view(&format!("{} requests of this agent wait for a view", MAX_WAITING / 2)));
         }
         if self.waiting.len() >= MAX_WAITING + free {
@@ -101,15 +119,37 @@ impl Views {
         Ok(())
     }
 
-    /// Takes the next request whose view may begin: the oldest of a connection with fewer than half
-    /// of all views, or the oldest of all if every waiting connection has half.
-    pub(super) fn take_next(&mut self) -> Option<WaitingRead> {
-        if self.waiting.is_empty() || self.open.len() >= MAX_VIEWS {
-            return None;
+    /// Takes the next request whose view may begin: the oldest that has a place, or that gets the
+    /// place of an idle view.
+    pub(super) fn take_next(&mut self, now: Time) -> Option<WaitingRead> {
+        let next = (0..self.waiting.len()).find(|number| self.make_room(now, *number))?;
+        Some(self.waiting.remove(next))
+    }
+
+    /// Returns `true` if there is a place for a waiting request; ends the view that has been idle
+    /// for the longest time if that makes one.
+    fn make_room(&mut self, now: Time, number: usize) -> bool {
+        let node = &self.waiting[number].node;
+        let has_half = self.views_of(node) >= MAX_OF_NODE;
+        if !has_half && self.open.len() < MAX_VIEWS {
+            return true;
         }
-        let views_of = |caller| self.open.values().filter(|open| open.begun_by.caller == caller).count();
-        let next = self.waiting.iter().position(|read| views_of(read.from.caller) < MAX_VIEWS / 2);
-        Some(self.waiting.remove(next.unwrap_or(0)))
+        let is_idle =
+            |open: &OpenView| now.since(open.moved) >= MAX_IDLE && (!has_half || open.node == *node);
+        let idle = self.open.iter().filter(|(_, open)| is_idle(open)).min_by_key(|(_, open)| open.moved);
+        let Some((&idle, _)) = idle else { return false };
+        self.open.remove(&idle);
+        self.ended_idle += 1;
+        true
+    }
+
+    fn views_of(&self, node: &NodeName) -> usize {
+        self.open.values().filter(|open| open.node == *node).count()
+    }
+
+    /// Takes the number of views that were ended for a request that waited.
+    pub(super) fn take_ended_idle(&mut self) -> u64 {
+        std::mem::take(&mut self.ended_idle)
     }
 
     /// Begins a view; `seed` is a number that another process of this server did not use.
@@ -117,12 +157,13 @@ impl Views {
         &mut self,
         at: Position,
         (server, seed): (ServerId, u64),
-        begun_by: CallRef,
+        (begun_by, node): (CallRef, NodeName),
         read: LongRead,
     ) -> LongRead {
         self.last = seed.max(self.last + 1);
         let read = LongRead { part: Some((ViewId { server, number: self.last }, 0)), ..read };
-        self.open.insert(self.last, OpenView { begun_by, read: read.clone(), begun: at });
+        let view = OpenView { begun_by, node, read: read.clone(), begun: at, position: 0, moved: at.now };
+        self.open.insert(self.last, view);
         read
     }
 
@@ -155,12 +196,20 @@ impl Views {
         view: ViewId,
         after: u64,
     ) -> Result<LongRead, Unavailable> {
-        let of_caller = |open: &&OpenView| {
+        let of_caller = |open: &&mut OpenView| {
             open.begun_by.caller == caller && open.read.part.as_ref().is_some_and(|(id, _)| *id == view)
         };
-        let Some(open) = self.open.get(&view.number).filter(of_caller) else {
-            return Err(ended("the server that it was read from no longer has it"));
+        let Some(open) = self.open.get_mut(&view.number).filter(of_caller) else {
+            let why = format!(
+                "its view has ended: it was not read for {} s while others waited, or the server has restarted",
+                MAX_IDLE.as_secs()
+            );
+            return Err(ended(&why));
         };
+        // The same part again moves nothing.
+        if after > open.position {
+            (open.position, open.moved) = (after, at.now);
+        }
         let checked = open.check(at).map(|()| LongRead { part: Some((view, after)), ..open.read.clone() });
         if checked.is_err() {
             self.open.remove(&view.number);

@@ -5,18 +5,21 @@
 //! nothing.
 
 use super::event::{CallRef, Caller};
-use crate::state::folded_name;
+use crate::state::{ServiceTopic, folded_name};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{Key, LogIndex, SessionId};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::CallId;
 use lockmesh_protocol::time::Time;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A blocking query that waits for its index to exceed `known`.
 #[derive(Debug)]
 pub(super) struct Parked {
     pub(super) from: CallRef,
+    /// The caller's node, in lower case.
+    pub(super) node: NodeName,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) known: LogIndex,
@@ -36,10 +39,14 @@ enum Topic {
     Session(SessionId),
     Sessions,
     Nodes,
+    /// All services; the rows of one are a [`ServiceTopic`].
+    Services,
+    /// All checks.
     Checks,
+    /// The checks of a node, by folded name.
+    ChecksOf(NodeName),
     Coordinates,
-    /// The instances of a service, by folded name.
-    Service(String),
+    Service(ServiceTopic),
     PreparedQueries,
     Everything,
 }
@@ -65,6 +72,8 @@ pub(super) struct Watches {
     /// lengths.
     prefix_lengths: BTreeMap<usize, usize>,
     callers: BTreeMap<CallRef, WatchId>,
+    /// The number of readers of each node.
+    nodes: BTreeMap<NodeName, usize>,
     deadlines: BTreeSet<(Time, WatchId)>,
     touched: BTreeSet<WatchId>,
     last_id: u64,
@@ -73,6 +82,11 @@ pub(super) struct Watches {
 impl Watches {
     pub(super) fn len(&self) -> usize {
         self.parked.len()
+    }
+
+    /// Returns the number of a node's readers.
+    pub(super) fn len_of(&self, node: &NodeName) -> usize {
+        self.nodes.get(node).copied().unwrap_or_default()
     }
 
     /// Parks a reader.
@@ -88,6 +102,7 @@ impl Watches {
             self.topics.entry(topic).or_default().insert(id);
         }
         self.callers.insert(parked.from, id);
+        *self.nodes.entry(parked.node.clone()).or_default() += 1;
         self.deadlines.insert((parked.deadline, id));
         self.parked.insert(id, parked);
     }
@@ -111,8 +126,12 @@ impl Watches {
                 self.touch_topic(&Topic::Session(*id));
                 self.touch_topic(&Topic::Sessions);
             }
-            Change::Node(..) | Change::Service(..) => self.touch_topic(&Topic::Nodes),
-            Change::Check(..) => self.touch_topic(&Topic::Checks),
+            Change::Node(..) => self.touch_topic(&Topic::Nodes),
+            Change::Service(..) => self.touch_topic(&Topic::Services),
+            Change::Check(node, ..) => {
+                self.touch_topic(&Topic::Checks);
+                self.touch_topic(&Topic::ChecksOf(node.clone()));
+            }
             Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
             Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
             Change::Cleared => self.touch_all(),
@@ -122,10 +141,10 @@ impl Watches {
         self.touch_topic(&Topic::Everything);
     }
 
-    /// Marks the readers of a service, by its folded name.
-    pub(super) fn touch_service(&mut self, name: &str) {
+    /// Marks the readers of a service.
+    pub(super) fn touch_service(&mut self, topic: ServiceTopic) {
         if !self.parked.is_empty() {
-            self.touch_topic(&Topic::Service(name.into()));
+            self.touch_topic(&Topic::Service(topic));
         }
     }
 
@@ -227,6 +246,12 @@ impl Watches {
             self.leave(&topic, id);
         }
         self.callers.remove(&parked.from);
+        if let Entry::Occupied(mut of_node) = self.nodes.entry(parked.node.clone()) {
+            *of_node.get_mut() -= 1;
+            if *of_node.get() == 0 {
+                of_node.remove();
+            }
+        }
         self.deadlines.remove(&(parked.deadline, id));
         Some(parked)
     }
@@ -259,9 +284,14 @@ fn topics(query: &Query) -> Vec<Topic> {
         }
         Query::Session(id) => vec![Topic::Session(*id)],
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
-        Query::Nodes | Query::Node(_) | Query::Services => vec![Topic::Nodes],
-        Query::NodeChecks(_) | Query::ServiceChecks(_) | Query::ChecksInState(_) => vec![Topic::Checks],
-        Query::ServiceInstances(name) => vec![Topic::Service(folded_name(name))],
+        // The index of all nodes moves with services too, and that of all checks with each check.
+        Query::Nodes => vec![Topic::Nodes],
+        Query::Services => vec![Topic::Services],
+        Query::Node(_) => vec![Topic::Nodes, Topic::Services],
+        Query::NodeChecks(node) => vec![Topic::ChecksOf(node.folded())],
+        Query::ServiceChecks(name) => vec![Topic::Service(ServiceTopic::Checks(folded_name(name)))],
+        Query::ChecksInState(_) => vec![Topic::Checks],
+        Query::ServiceInstances(name) => vec![Topic::Service(ServiceTopic::Instances(folded_name(name)))],
         Query::Coordinates => vec![Topic::Nodes, Topic::Coordinates],
         Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
             vec![Topic::PreparedQueries]
@@ -286,7 +316,8 @@ mod tests {
     fn park(watches: &mut Watches, call: u64, query: Query) {
         let deadline = Time(0) + Duration::from_secs(call);
         let (from, known) = (self::call(call), LogIndex(1));
-        watches.park(Parked { from, query, consistency: Consistency::Default, known, deadline });
+        let node = "a1".into();
+        watches.park(Parked { from, node, query, consistency: Consistency::Default, known, deadline });
     }
 
     fn woken(watches: &mut Watches, change: &Change) -> Vec<u64> {
@@ -299,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_wakes_its_own_readers_and_those_of_its_prefixes() {
+    fn key_wakes_key_and_prefix_readers() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Entry("a/b".into()));
         park(&mut watches, 2, Query::Entry("a/c".into()));
@@ -313,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_tree_wakes_whoever_waits_for_something_in_it_or_around_it() {
+    fn tree_delete_wakes_overlapping_readers() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Entry("a/b".into()));
         park(&mut watches, 2, Query::Entry("b".into()));
@@ -325,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_wakes_only_its_own_readers() {
+    fn service_wakes_only_own_readers() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::ServiceInstances("Web".into()));
         for call in 2..=10_001 {
@@ -337,14 +368,37 @@ mod tests {
         watches.touch(&Change::Check("n".into(), "c".into(), None));
         watches.touch(&Change::Node("n".into(), None));
         assert_eq!(watches.touched.len(), 0, "no reader is checked");
-        watches.touch_service("web");
+        watches.touch_service(ServiceTopic::Instances("web".into()));
         assert_eq!(watches.touched.len(), 1);
         assert_eq!(watches.take_touched()[0].from, call(1));
         assert_eq!(watches.len(), 10_000);
     }
 
     #[test]
-    fn a_coordinate_wakes_no_reader_of_nodes() {
+    fn catalog_change_wakes_matching_readers() {
+        let mut watches = Watches::default();
+        let park_all = |watches: &mut Watches| {
+            let of_node = Query::NodeChecks("N1".into());
+            let queries = [Query::Nodes, Query::Services, of_node, Query::NodeChecks("n2".into())];
+            let more = [Query::ChecksInState(None), Query::ServiceChecks("Web".into())];
+            (1..).zip(queries.into_iter().chain(more)).for_each(|(call, query)| park(watches, call, query));
+        };
+        for (change, expected) in [
+            (Change::Node("n1".into(), None), vec![1]),
+            (Change::Service("n1".into(), "web".into(), None), vec![2]),
+            (Change::Check("n1".into(), "c".into(), None), vec![3, 5]),
+        ] {
+            park_all(&mut watches);
+            assert_eq!(woken(&mut watches, &change), expected, "{change:?}");
+            watches.cancel_all(CALLER);
+        }
+        park_all(&mut watches);
+        watches.touch_service(ServiceTopic::Checks("web".into()));
+        assert_eq!(watches.take_touched().len(), 1);
+    }
+
+    #[test]
+    fn coordinate_change_spares_node_readers() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Nodes);
         park(&mut watches, 2, Query::Coordinates);
@@ -355,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prepared_query_wakes_only_readers_of_queries() {
+    fn prepared_query_wakes_query_readers_only() {
         let mut watches = Watches::default();
         for (call, query) in [(1, Query::PreparedQueries), (2, Query::Sessions), (3, Query::Services)] {
             park(&mut watches, call, query);
@@ -365,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_never_cut_inside_a_character() {
+    fn prefix_matches_whole_characters() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Entries("ab".into()));
         assert_eq!(woken(&mut watches, &gone("aç")), Vec::<u64>::new());
@@ -373,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn many_changes_of_a_turn_wake_a_reader_once() {
+    fn batched_changes_wake_reader_once() {
         let mut watches = Watches::default();
         park(&mut watches, 1, Query::Entries("a".into()));
         for _ in 0..3 {
@@ -395,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_freed_with_all_that_was_kept_for_him() {
+    fn cancel_frees_all_reader_state() {
         let mut watches = Watches::default();
         for call in 1..=100 {
             park(&mut watches, call, Query::Entries(format!("prefix-{call}/").as_str().into()));
@@ -409,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_are_due_in_the_order_of_their_deadlines() {
+    fn readers_expire_in_deadline_order() {
         let mut watches = Watches::default();
         park(&mut watches, 3, Query::Nodes);
         park(&mut watches, 1, Query::Sessions);

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn members_of_the_node_s_own_cell_ask_it_where_there_are_some() {
+    fn indirect_probes_prefer_own_cell() {
         for nonce in 1..200 {
             let asked = asked_in(40, nonce, 8);
             let is_well = |agent: &Agent| {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_cell_has_nobody_else_any_others_ask() {
+    fn indirect_probes_fall_back_across_cells() {
         assert_eq!(asked_in(40, 7, 1).len(), 3);
         assert_eq!(asked_in(2, 7, 1).len(), 1);
     }

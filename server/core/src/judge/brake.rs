@@ -76,7 +76,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn it_is_on_until_few_are_silent_for_a_while() {
+    fn engages_until_calm_period_ends() {
         let at = |seconds| Time(0) + Duration::from_secs(seconds);
         let mut brake = Brake::default();
         assert!(!brake.update(at(0), 4, 5) && !brake.is_on());

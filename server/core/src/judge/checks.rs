@@ -63,9 +63,9 @@ pub(super) struct Check {
     agents_asked: Option<Time>,
     /// The folded names of the nodes that suspect it.
     suspected_by: Vec<NodeName>,
-    /// The accuser whose suspicion opened the check, until the outcome is known.
-    accuser: Option<NodeName>,
-    is_accused: bool,
+    /// The reporter whose suspicion opened the check, until the outcome is known.
+    reporter: Option<NodeName>,
+    is_suspected: bool,
 }
 
 impl Checks {
@@ -95,17 +95,17 @@ impl Checks {
             look_at: now,
             agents_asked: None,
             suspected_by: Vec::new(),
-            accuser: None,
-            is_accused: false,
+            reporter: None,
+            is_suspected: false,
         };
         self.open.insert(challenge.lease.agent, check);
     }
 
     /// Records that a suspicion by another node opened the check.
-    pub(super) fn accuse(&mut self, number: AgentNumber, accuser: NodeName) {
-        self.suspect(number, accuser.clone());
+    pub(super) fn opened_by(&mut self, number: AgentNumber, reporter: NodeName) {
+        self.suspect(number, reporter.clone());
         if let Some(check) = self.open.get_mut(&number) {
-            (check.is_accused, check.accuser) = (true, Some(accuser));
+            (check.is_suspected, check.reporter) = (true, Some(reporter));
         }
     }
 
@@ -124,14 +124,14 @@ impl Checks {
         self.open.get(&number).map_or(&[], |check| &check.suspected_by)
     }
 
-    /// Takes the accuser that opened a check, so that it is credited or blamed once.
-    pub(super) fn take_accuser(&mut self, number: AgentNumber) -> Option<NodeName> {
-        self.open.get_mut(&number)?.accuser.take()
+    /// Takes the reporter that opened a check, so that it is credited or blamed once.
+    pub(super) fn take_reporter(&mut self, number: AgentNumber) -> Option<NodeName> {
+        self.open.get_mut(&number)?.reporter.take()
     }
 
     /// The number of checks opened by suspicions.
-    pub(super) fn accused_count(&self) -> usize {
-        self.open.values().filter(|check| check.is_accused).count()
+    pub(super) fn suspected_count(&self) -> usize {
+        self.open.values().filter(|check| check.is_suspected).count()
     }
 
     pub(super) fn close(&mut self, number: AgentNumber) {

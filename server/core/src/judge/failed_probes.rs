@@ -23,7 +23,7 @@ const FEW: u32 = 3;
 /// The maximum number of nodes that are followed at a time.
 const MAX_NODES: usize = 4_096;
 /// The number of agents that must suspect a node, if there are as many others.
-const LEAST_ACCUSERS: usize = 2;
+const LEAST_REPORTERS: usize = 2;
 
 /// The suspicions of nodes that renew their leases.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Suspicions {
     last: Time,
     count: u32,
     /// The first agents that suspected it, by their folded names.
-    accusers: Vec<NodeName>,
+    reporters: Vec<NodeName>,
     is_reported: bool,
 }
 
@@ -49,8 +49,8 @@ impl FailedProbes {
             return false;
         }
         let fresh = || {
-            let accusers = Vec::new();
-            Suspicions { lease, first: now, last: now, count: 0, accusers, is_reported: false }
+            let reporters = Vec::new();
+            Suspicions { lease, first: now, last: now, count: 0, reporters, is_reported: false }
         };
         let known = self.0.entry(lease.agent).or_insert_with(fresh);
         // Another process of the node may listen elsewhere.
@@ -59,10 +59,10 @@ impl FailedProbes {
         }
         known.last = now;
         known.count = known.count.saturating_add(1);
-        if known.accusers.len() < LEAST_ACCUSERS && !known.accusers.contains(by) {
-            known.accusers.push(by.clone());
+        if known.reporters.len() < LEAST_REPORTERS && !known.reporters.contains(by) {
+            known.reporters.push(by.clone());
         }
-        let is_agreed = known.accusers.len() >= LEAST_ACCUSERS.min(others);
+        let is_agreed = known.reporters.len() >= LEAST_REPORTERS.min(others);
         let is_due = is_agreed && now.since(known.first) >= REPORT_DELAY && known.count > FEW;
         is_due && !std::mem::replace(&mut known.is_reported, true)
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_reported_once_while_suspicions_continue() {
+    fn continuing_suspicions_reported_once() {
         let mut probes = FailedProbes::default();
         assert_eq!(suspect(&mut probes, Time(0), SECOND, 200), [Time(0) + REPORT_DELAY], "once");
         assert!(probes.is_reported(lease(1)) && !probes.is_reported(lease(2)) && probes.len() == 1);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn one_agent_alone_is_not_believed_unless_there_is_no_other() {
+    fn lone_suspicion_ignored_among_many() {
         for (others, reports) in [(1, 1), (2, 0), (5, 0)] {
             let mut probes = FailedProbes::default();
             let times = (0..100).map(|number| Time(0) + SECOND * number);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn another_lease_and_a_failed_node_begin_again() {
+    fn restart_or_failure_resets_report() {
         let mut probes = FailedProbes::default();
         suspect(&mut probes, Time(0), SECOND, 61);
         assert!(!probes.suspected(Time(0) + REPORT_DELAY, lease(2), &"a".into(), 5), "it has restarted");

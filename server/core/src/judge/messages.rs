@@ -109,9 +109,9 @@ impl Judge {
                     self.reports(turn, from, reports);
                 }
             }
-            MessageKind::Accusations if view.is_serving() => {
-                let accusations = message.read::<Vec<(LeaseId, LeaseId)>>().unwrap_or_default();
-                self.hear_accusations(turn.now, view.state, accusations);
+            MessageKind::Suspicions if view.is_serving() => {
+                let suspicions = message.read::<Vec<(LeaseId, LeaseId)>>().unwrap_or_default();
+                self.hear_suspicions(turn.now, view.state, suspicions);
             }
             MessageKind::GivenUp if view.is_serving() => {
                 if let Some(given_up) = message.read::<GivenUp>() {

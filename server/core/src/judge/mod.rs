@@ -22,13 +22,14 @@
 //! | `majority.rs` | the majority rule for verdicts |
 //! | `brake.rs` | many silent nodes at once: longer windows at the servers |
 //! | `failed_probes.rs` | nodes that renew, and that agents cannot probe |
-//! | `accusers.rs` | rate limits for suspicions from the mesh |
+//! | `reporters.rs` | rate limits for suspicions from the mesh |
 //! | `registrations.rs` | a second process registers for a node while the first may be alive |
 //! | `upkeep.rs` | former hosts, reconciliation, reaping |
 //! | `messages.rs` | the messages between servers |
 //! | `contents.rs` | the same messages, decoded for the simulator |
 //! | `renewals.rs` | arriving renewals and their acknowledgement |
-//! | `accusations.rs` | suspicions from the mesh, which open checks |
+//! | `replies.rs` | replies to renewals, gathered for other servers |
+//! | `suspicions.rs` | suspicions from the mesh, which open checks |
 //! | `verdict.rs` | opens checks, proposes verdicts |
 //! | `given_up.rs` | ends sessions that their guards gave up |
 //! | `reachability.rs` | nodes that answer challenges, but whose renewals do not arrive |
@@ -47,8 +48,6 @@
 //! The jurors are the voters. In addition, three agents challenge each node at the leader's
 //! request: an answer to them clears the node, and their silence confirms nothing.
 
-mod accusations;
-mod accusers;
 mod agents;
 mod brake;
 mod checks;
@@ -64,6 +63,9 @@ mod reachability;
 mod registrations;
 mod relay;
 mod renewals;
+mod replies;
+mod reporters;
+mod suspicions;
 mod upkeep;
 mod verdict;
 mod windows;
@@ -72,29 +74,29 @@ mod windows;
 mod tests;
 
 use crate::cluster::{ClusterView, Decision, Turn};
-use crate::input::{CallToken, LeaseCaller};
+use crate::input::{CallToken, LeaseCaller, NodeInput};
 use crate::observed::JudgeCounts;
 use crate::proposal::Proposal;
-use crate::raft::message::{MessageKind, PeerMessage};
+use crate::raft::message::PeerMessage;
 use crate::state::State;
-use accusers::Accusers;
 use brake::Brake;
 use checks::Checks;
 use force_leave::ForceLeaves;
 use juror::Juror;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, NodeFailure};
-use lockmesh_protocol::given_up::NodeAnswer;
-use lockmesh_protocol::id::{AgentNumber, NodeName, ServerId};
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, Renewal};
+use lockmesh_protocol::id::{AgentNumber, NodeName};
+use lockmesh_protocol::lease::{HealthWindow, LeaseEnd, Renewal};
 use lockmesh_protocol::random::Random;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_protocol::time::Time;
-use messages::BATCH;
 use reachability::Reachability;
 use registrations::Registrations;
 use relay::Relay;
-use std::collections::{BTreeMap, BTreeSet};
+use renewals::Uninformed;
+use replies::LeaseReplies;
+use reporters::Reporters;
+use std::collections::BTreeSet;
 use std::time::Duration;
 use upkeep::Upkeep;
 use windows::Windows;
@@ -102,32 +104,6 @@ use windows::Windows;
 pub use contents::LeaseContents;
 pub use majority::without_minority;
 use messages::LeaseAnswer;
-
-/// An input of the failure detector from outside this server.
-#[derive(Debug)]
-pub enum NodeInput {
-    /// An agent's renewal of its node lease.
-    RenewLease(CallToken, Renewal),
-    /// A suspicion: the agent with the first lease could not reach the agents with the other leases
-    /// by mesh probes.
-    Accuse(CallToken, LeaseId, Vec<LeaseId>),
-    /// A node's reply to a challenge, see [`crate::outbox::ShellEffects::challenges`]; `None` if
-    /// the node was unreachable or did not reply in time.
-    Challenged(Challenge, Option<Box<NodeAnswer>>),
-    /// A node's reply that arrived through an agent, see
-    /// [`crate::outbox::ShellEffects::questions`].
-    AgentAnswered(Box<NodeAnswer>),
-}
-
-impl NodeInput {
-    /// Returns the caller that waits for a reply, if any.
-    pub(crate) fn caller(&self) -> Option<CallToken> {
-        match self {
-            Self::RenewLease(token, _) | Self::Accuse(token, ..) => Some(*token),
-            Self::Challenged(..) | Self::AgentAnswered(_) => None,
-        }
-    }
-}
 
 /// An input of the failure detector.
 #[derive(Debug)]
@@ -138,7 +114,8 @@ pub(crate) enum JudgeInput<'a> {
     Stop,
     /// A tick, on every server.
     Tick,
-    /// A message between servers for which [`MessageKind::is_of_judge`] holds.
+    /// A message between servers for which
+    /// [`is_of_judge`](crate::raft::message::MessageKind::is_of_judge) holds.
     Message(&'a PeerMessage),
     /// A proposal for which [`depends_on_liveness`] holds.
     Proposal(CallToken, Proposal),
@@ -161,16 +138,16 @@ pub(crate) struct Judge {
     checks: Checks,
     juror: Juror,
     relay: Relay,
-    accusers: Accusers,
+    reporters: Reporters,
     brake: Brake,
     registrations: Registrations,
     force_leaves: ForceLeaves,
     upkeep: Upkeep,
     reachability: Reachability,
+    uninformed: Uninformed,
     /// The agents with a proposed verdict whose outcome is unknown.
     deciding: BTreeSet<AgentNumber>,
-    /// Replies to renewals relayed by other servers, sent at the end of the turn.
-    answers: BTreeMap<ServerId, Vec<(u64, LeaseAnswer)>>,
+    replies: LeaseReplies,
     random: Random,
     counts: JudgeCounts,
 }
@@ -190,14 +167,15 @@ impl Judge {
             checks: Checks::default(),
             juror: Juror::default(),
             relay: Relay::new(random.number()),
-            accusers: Accusers::default(),
+            reporters: Reporters::default(),
             brake: Brake::default(),
             registrations: Registrations::default(),
             force_leaves: ForceLeaves::default(),
             upkeep: Upkeep::new(reap_failed_after),
             reachability: Reachability::default(),
+            uninformed: Uninformed::default(),
             deciding: BTreeSet::new(),
-            answers: BTreeMap::new(),
+            replies: LeaseReplies::default(),
             random,
             counts: JudgeCounts::default(),
         }
@@ -221,7 +199,7 @@ impl Judge {
             JudgeInput::Verdict(number, failure) => self.verdict_known(turn, number, failure),
             JudgeInput::RoundOver(caller, renewal) => self.round_over(turn, caller, renewal),
             JudgeInput::RoundFailed(caller, why) => {
-                self.answer(turn, caller, LeaseAnswer::Unavailable(why));
+                self.replies.reply(turn, caller, LeaseAnswer::Unavailable(why));
             }
             JudgeInput::Node(input) => self.handle_node_input(turn, input),
             JudgeInput::Flush => self.flush(turn),
@@ -231,7 +209,7 @@ impl Judge {
     fn handle_node_input(&mut self, turn: &mut Turn<'_>, input: NodeInput) {
         match input {
             NodeInput::RenewLease(token, renewal) => self.renew(turn, token, renewal),
-            NodeInput::Accuse(token, accuser, accused) => self.accuse(turn, token, accuser, accused),
+            NodeInput::Suspect(token, reporter, suspected) => self.suspect(turn, token, reporter, suspected),
             NodeInput::Challenged(challenge, answer) => {
                 self.challenged(turn, challenge, answer.map(|answer| *answer));
             }
@@ -247,6 +225,7 @@ impl Judge {
             self.upkeep.restart(now, state);
             self.checks.close_all();
             self.reachability.restored();
+            self.uninformed = Uninformed::of(state);
             return;
         }
         for change in changes {
@@ -313,15 +292,18 @@ impl Judge {
         self.upkeep.restart(now, state);
         // Checks of the former leader: their answers would not count.
         self.juror.close_all();
+        // It may have failed before it refused a renewal of each lease.
+        self.uninformed = Uninformed::of(state);
     }
 
     /// Stops when leadership is lost. The next leader must challenge, and agents retry there.
     fn stop(&mut self, turn: &mut Turn<'_>) {
         self.windows = Windows::default();
         self.checks = Checks::default();
-        self.accusers = Accusers::default();
+        self.reporters = Reporters::default();
         self.brake = Brake::default();
         self.upkeep.clear();
+        self.uninformed = Uninformed::default();
         self.deciding.clear();
         self.reachability = Reachability::default();
         turn.refuse(self.registrations.take().into_iter().map(|waiting| waiting.token));
@@ -333,7 +315,7 @@ impl Judge {
         let (view, now) = (turn.view, turn.now);
         self.relay.refuse_late(turn);
         if view.is_serving() {
-            self.accusers.forget(now);
+            self.reporters.forget(now);
             self.receive_own_answers(turn);
             self.reachability.forget(now, view.state, &self.windows);
             self.check_overdue_nodes(now);
@@ -356,24 +338,10 @@ impl Judge {
     fn flush(&mut self, turn: &mut Turn<'_>) {
         // A server with a set-back disk sends no replies.
         if turn.view.is_set_back {
-            return self.answers.clear();
+            return self.replies.clear();
         }
         self.relay.flush(turn);
-        for (to, answers) in std::mem::take(&mut self.answers) {
-            for batch in answers.chunks(BATCH) {
-                turn.send(to, MessageKind::LeaseAnswers, &batch);
-            }
-        }
-    }
-
-    /// Replies to the caller of a renewal.
-    fn answer(&mut self, turn: &mut Turn<'_>, caller: LeaseCaller, answer: LeaseAnswer) {
-        match caller {
-            LeaseCaller::Call(token) => turn.reply(token, answer.into_response()),
-            LeaseCaller::Server(server, number) => {
-                self.answers.entry(server).or_default().push((number, answer));
-            }
-        }
+        self.replies.flush(turn);
     }
 
     /// Records a new session that depends on a member's health.
@@ -395,16 +363,16 @@ impl Judge {
         let lease = self.windows.lease(number);
         if let Some(checked) = self.checks.lease(number).filter(|checked| Some(*checked) != lease) {
             if state.lease_end(checked) == Some(LeaseEnd::Failed) {
-                self.credit_accuser(now, number);
+                self.credit_reporter(now, number);
             }
             self.checks.close(number);
         }
     }
 
-    /// Credits the accuser: a majority got no answer from the node that it suspected.
-    fn credit_accuser(&mut self, now: Time, number: AgentNumber) {
-        if let Some(accuser) = self.checks.take_accuser(number) {
-            self.accusers.was_right(now, &accuser);
+    /// Credits the reporter: a majority got no answer from the node that it suspected.
+    fn credit_reporter(&mut self, now: Time, number: AgentNumber) {
+        if let Some(reporter) = self.checks.take_reporter(number) {
+            self.reporters.was_right(now, &reporter);
         }
     }
 }

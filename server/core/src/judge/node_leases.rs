@@ -40,14 +40,14 @@ impl Judge {
         let end = |class| window.map(|window| window.end(class, self.is_braking()).since(now));
         let [fast, default, safe] = HealthWindow::ALL.map(end);
         // The leader itself if no renewals arrive or if probes have failed for long, and the
-        // accusers.
-        let accusers = self.suspected_by(lease.agent).iter().cloned();
+        // reporters.
+        let reporters = self.suspected_by(lease.agent).iter().cloned();
         Some(NodeLease {
             lease,
             shortest: state.shortest_window(&agent.node),
             heard_ago: renewed.map(|at| now.since(at)),
             ends_in: fast.zip(default).zip(safe).map(|((fast, default), safe)| [fast, default, safe]),
-            suspected_by: self.reachability.reports(lease).chain(accusers).collect(),
+            suspected_by: self.reachability.reports(lease).chain(reporters).collect(),
         })
     }
 }

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// The maximum number of waiting registrations.
 const MAX_WAITING: usize = 64;
+/// The maximum number of them for one node.
+const MAX_WAITING_OF_NODE: usize = 4;
 /// The minimum silence of the first process, if it can be challenged. It also applies if both
 /// processes have one boot id and the second holds the lock of its data folder. A copied folder has
 /// a lock of its own, and a virtual machine cloned while running has the same boot id, folder and
@@ -106,6 +108,12 @@ impl Judge {
         let (lease, is_restarting) = (holder.lease(), holder.status == MemberStatus::Restarting);
         if self.registrations.waiting.len() >= MAX_WAITING {
             let what = format!("{MAX_WAITING} registrations already wait for checks of other processes");
+            return turn.fail(token, Unavailable::Overloaded(what));
+        }
+        if self.registrations.waiting.iter().filter(|waiting| waiting.lease == lease).count()
+            >= MAX_WAITING_OF_NODE
+        {
+            let what = format!("{MAX_WAITING_OF_NODE} registrations of this node already wait for a check");
             return turn.fail(token, Unavailable::Overloaded(what));
         }
         self.registrations.waiting.push(WaitingRegistration { came: turn.now, token, proposal, lease });

@@ -28,8 +28,8 @@ pub(super) struct Relay {
     pub(super) waiting: BTreeMap<u64, Relayed>,
     /// Renewals for the next batch. No caller waits for the answers of jurors.
     pub(super) gathered: Vec<(u64, Renewal)>,
-    /// Suspicions for the next batch, at most one batch: the accuser and the suspected lease.
-    accusations: Vec<(LeaseId, LeaseId)>,
+    /// Suspicions for the next batch, at most one batch: the reporter and the suspected lease.
+    suspicions: Vec<(LeaseId, LeaseId)>,
 }
 
 #[derive(Debug)]
@@ -43,8 +43,8 @@ impl Relay {
     /// Creates a relay whose numbers start after this one.
     pub(super) fn new(first: u64) -> Self {
         // Far below the maximum, so that numbers never wrap.
-        let (gathered, accusations) = (Vec::new(), Vec::new());
-        Self { leader: None, last_number: first >> 1, waiting: BTreeMap::new(), gathered, accusations }
+        let (gathered, suspicions) = (Vec::new(), Vec::new());
+        Self { leader: None, last_number: first >> 1, waiting: BTreeMap::new(), gathered, suspicions }
     }
 
     pub(super) fn gather(&mut self, renewal: Renewal) -> u64 {
@@ -73,7 +73,7 @@ impl Relay {
         self.leader = leader;
         if is_other {
             self.gathered.clear();
-            self.accusations.clear();
+            self.suspicions.clear();
         }
         let is_refused = |relayed: &Relayed| is_other || now.since(relayed.came) >= RELAY_TIMEOUT;
         let refused: Vec<_> = self
@@ -113,16 +113,16 @@ impl Relay {
 
     /// Relays suspicions to the leader; returns their number. Those beyond the batch size are
     /// dropped, and messages may be lost: an overdue renewal opens the check in any case.
-    pub(super) fn relay_accusations(
+    pub(super) fn relay_suspicions(
         &mut self,
         turn: &mut Turn<'_>,
         leader: ServerId,
-        accusations: impl Iterator<Item = (LeaseId, LeaseId)>,
+        suspicions: impl Iterator<Item = (LeaseId, LeaseId)>,
     ) -> u64 {
         turn.refuse(self.refused(turn.now, Some(leader)));
-        let before = self.accusations.len();
-        self.accusations.extend(accusations.take(BATCH - before));
-        (self.accusations.len() - before) as u64
+        let before = self.suspicions.len();
+        self.suspicions.extend(suspicions.take(BATCH - before));
+        (self.suspicions.len() - before) as u64
     }
 
     /// Returns the leader's reply to a renewal.
@@ -141,13 +141,13 @@ impl Relay {
     /// Sends the gathered renewals and suspicions to the leader.
     pub(super) fn flush(&mut self, turn: &mut Turn<'_>) {
         let gathered = std::mem::take(&mut self.gathered);
-        let accusations = std::mem::take(&mut self.accusations);
+        let suspicions = std::mem::take(&mut self.suspicions);
         if let Some(leader) = self.leader {
             for batch in gathered.chunks(BATCH) {
                 turn.send(leader, MessageKind::LeaseRenewals, &batch);
             }
-            if !accusations.is_empty() {
-                turn.send(leader, MessageKind::Accusations, &accusations);
+            if !suspicions.is_empty() {
+                turn.send(leader, MessageKind::Suspicions, &suspicions);
             }
         }
     }

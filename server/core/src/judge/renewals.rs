@@ -11,9 +11,36 @@ use crate::cluster::{Decision, Turn};
 use crate::input::{CallToken, LeaseCaller};
 use crate::outbox::not_leader;
 use crate::read_index::Reader;
+use crate::state::State;
 use lockmesh_protocol::given_up::NodeAnswer;
-use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseId, Renewal};
+use lockmesh_protocol::lease::{Challenge, LeaseAck, LeaseId, RESTORED, Renewal};
 use lockmesh_protocol::rpc::Unavailable;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+/// The number of renewals of a lease that are refused after a restore. One answer may be lost.
+const RESTORE_REFUSALS: u8 = 2;
+
+/// The leases whose agents must learn of a restore, each with the number of renewals to refuse.
+#[derive(Debug, Default)]
+pub(super) struct Uninformed(BTreeMap<LeaseId, u8>);
+
+impl Uninformed {
+    pub(super) fn of(state: &State) -> Self {
+        Self(state.leases_before_restore().map(|lease| (lease, RESTORE_REFUSALS)).collect())
+    }
+
+    /// Returns `true` if a renewal is refused. Not until the agent has compared: one of an earlier
+    /// build only sends another renewal.
+    fn refuse(&mut self, lease: LeaseId) -> bool {
+        let Entry::Occupied(mut left) = self.0.entry(lease) else { return false };
+        *left.get_mut() -= 1;
+        if *left.get() == 0 {
+            left.remove();
+        }
+        true
+    }
+}
 
 impl Judge {
     /// Handles an agent's renewal of its lease.
@@ -71,7 +98,7 @@ impl Judge {
     pub(super) fn receive_call(&mut self, turn: &mut Turn<'_>, caller: LeaseCaller, renewal: Renewal) {
         if let Some(why) = self.renewal_refusal(turn, &renewal) {
             self.counts.renewals_refused += 1;
-            return self.answer(turn, caller, LeaseAnswer::Unavailable(why));
+            return self.replies.reply(turn, caller, LeaseAnswer::Unavailable(why));
         }
         self.restart_window(turn, renewal);
         turn.decide(Decision::Read(Reader::Lease(caller, renewal)));
@@ -125,7 +152,7 @@ impl Judge {
         // Failed members count too if they have sessions: their answers keep those.
         let Some(agent) = state.agent_of(lease) else { return };
         let shortest = state.shortest_window(&agent.node);
-        self.blame_accuser(now, lease.agent);
+        self.blame_reporter(now, lease.agent);
         self.windows.note_renewal(now, lease, shortest);
         let is_cut_off = self.reachability.renewed(now, state, &mut self.windows, renewal);
         self.counts.nodes_cut_off += u64::from(is_cut_off);
@@ -147,6 +174,9 @@ impl Judge {
                 LeaseAnswer::Unavailable(why)
             }
             (None, Some(why)) => LeaseAnswer::Ended(lease, why),
+            (None, None) if self.uninformed.refuse(lease) => {
+                LeaseAnswer::Unavailable(Unavailable::Denied(RESTORED.into()))
+            }
             (None, None) => {
                 self.counts.renewals_acknowledged += 1;
                 let agent = state.agent_of(lease);
@@ -156,6 +186,6 @@ impl Judge {
                 LeaseAnswer::Renewed(LeaseAck { lease, sequence, shortest, keeps_from, leader, term })
             }
         };
-        self.answer(turn, caller, answer);
+        self.replies.reply(turn, caller, answer);
     }
 }

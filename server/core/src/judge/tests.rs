@@ -75,7 +75,7 @@ impl Unheard {
 }
 
 #[test]
-fn a_juror_counts_the_challenges_that_were_not_answered() {
+fn juror_counts_unanswered_challenges() {
     let mut unheard = Unheard::start();
     unheard.challenges(2);
     let report = unheard.report();
@@ -83,7 +83,7 @@ fn a_juror_counts_the_challenges_that_were_not_answered() {
 }
 
 #[test]
-fn a_juror_that_was_cut_off_from_the_leader_abstains() {
+fn isolated_juror_abstains() {
     // Its lists stopped for more than 600 ms.
     let mut unheard = Unheard::start();
     unheard.challenges(2);
@@ -107,7 +107,7 @@ fn a_juror_that_was_cut_off_from_the_leader_abstains() {
 }
 
 #[test]
-fn a_juror_ignores_a_list_that_is_overtaken() {
+fn juror_ignores_outdated_check_list() {
     let mut juror = Juror::default();
     let other = Challenge { nonce: 43, ..CHALLENGE };
     juror.receive_list(at(10_000), Term(2), &list(2, other, Duration::ZERO));
@@ -119,7 +119,7 @@ fn a_juror_ignores_a_list_that_is_overtaken() {
 }
 
 #[test]
-fn a_count_from_long_ago_is_no_evidence() {
+fn old_unanswered_count_is_discarded() {
     let mut unheard = Unheard::start();
     unheard.challenges(3);
     unheard.now = unheard.now + Duration::from_secs(2);
@@ -129,7 +129,7 @@ fn a_count_from_long_ago_is_no_evidence() {
 }
 
 #[test]
-fn an_answer_or_a_renewal_on_its_way_resets_the_count_of_a_juror() {
+fn answer_or_renewal_resets_juror_count() {
     let mut unheard = Unheard::start();
     unheard.challenges(2);
     unheard.juror.note_renewal(LeaseId { began: LogIndex(6), ..CHALLENGE.lease });
@@ -144,7 +144,7 @@ fn an_answer_or_a_renewal_on_its_way_resets_the_count_of_a_juror() {
 }
 
 #[test]
-fn a_report_confirms_a_silence_only_if_it_is_fresh_and_about_this_check() {
+fn only_fresh_matching_report_confirms_silence() {
     let good = JurorReport { challenge: CHALLENGE, unanswered: 2, abstains: false, answer: None };
     let other = Challenge { nonce: 43, ..CHALLENGE };
     for (what, report, list, age, counts) in [
@@ -168,7 +168,7 @@ fn a_report_confirms_a_silence_only_if_it_is_fresh_and_about_this_check() {
 }
 
 #[test]
-fn a_reply_to_a_relayed_renewal_counts_for_that_renewal_only() {
+fn relayed_reply_must_match_renewal() {
     let relayed = renewal(CHALLENGE);
     let ack = LeaseAck {
         lease: relayed.lease,
@@ -194,7 +194,7 @@ fn a_reply_to_a_relayed_renewal_counts_for_that_renewal_only() {
 }
 
 #[test]
-fn relayed_renewals_wait_for_no_other_leader() {
+fn relayed_renewals_rejected_on_leader_change() {
     let (token, renewal) = (CallToken(5), renewal(CHALLENGE));
     let mut relay = Relay::new(0);
     assert!(relay.refused(at(0), Some(ServerId(2))).is_empty());
@@ -230,7 +230,7 @@ fn with_agent() -> State {
 }
 
 #[test]
-fn every_window_moves_by_the_time_that_the_leader_stood_still() {
+fn leader_pause_postpones_every_window() {
     let (mut windows, state) = (Windows::default(), with_agent());
     windows.restart(at(0), &state);
     let end = windows.member(NODE).unwrap().end(HealthWindow::Default, false);
@@ -245,7 +245,7 @@ fn every_window_moves_by_the_time_that_the_leader_stood_still() {
 }
 
 #[test]
-fn new_sessions_postpone_no_verdict_beyond_the_longest_window() {
+fn verdict_delay_capped_by_longest_window() {
     let (mut windows, state) = (Windows::default(), with_agent());
     windows.restart(at(0), &state);
     windows.come_into_use(at(10_000), NODE, HealthWindow::Fast);
@@ -256,7 +256,7 @@ fn new_sessions_postpone_no_verdict_beyond_the_longest_window() {
 }
 
 #[test]
-fn the_announcement_of_a_restart_and_the_return_are_words_of_the_agent() {
+fn restart_announcement_and_return_refresh_contact() {
     let (mut windows, mut state) = (Windows::default(), with_agent());
     windows.restart(at(0), &state);
     apply(&mut state, 8, Command::AnnounceRestart(CHALLENGE.lease));
@@ -273,7 +273,7 @@ fn the_announcement_of_a_restart_and_the_return_are_words_of_the_agent() {
 // Messages.
 
 #[test]
-fn check_lists_and_relayed_replies_count_only_from_the_leader_that_is_followed() {
+fn messages_count_only_from_followed_leader() {
     for (leader, counts) in [(None, false), (Some(ServerId(3)), false), (Some(ServerId(2)), true)] {
         let mut judge = Judge::new(1, Duration::from_secs(3600));
         let said_by_two = |kind: MessageKind, said: Bytes, judge: &mut Judge| {

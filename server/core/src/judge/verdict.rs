@@ -7,7 +7,7 @@
 
 use super::Judge;
 use crate::cluster::{Decision, Turn};
-use crate::core::proposals::{Origin, PROPOSAL_RETRY_DELAY};
+use crate::proposals::{Origin, PROPOSAL_RETRY_DELAY};
 use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::id::{AgentNumber, ServerId};
 use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId};
@@ -124,7 +124,7 @@ impl Judge {
         // The state determines which windows are judged from here on.
         self.follow(now, view.state, number);
         let Some(NodeFailure { window, silent_for, confirmed_by, .. }) = failure else { return };
-        self.credit_accuser(now, number);
+        self.credit_reporter(now, number);
         self.checks.check_again(number, now);
         self.counts.verdicts[*window as usize] += 1;
         let node = view.state.agent(number).map_or("unknown", |agent| agent.node.as_str());

@@ -61,7 +61,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_server_goes_by_its_own_clock_until_a_leader_has_spoken() {
+    fn own_clock_until_leader_announcement() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
         assert_eq!(clock.at(began, WallTime(7_000)), WallTime(7_000));
         clock.note_announcement(began, WallTime(900_000));
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_tells_once_a_second_and_goes_on_from_the_one_before() {
+    fn leader_continues_announced_time_every_second() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
         clock.note_announcement(began, WallTime(900_000));
         assert_eq!(clock.tells(began + SECOND, WallTime(7_000)), Some(WallTime(901_000)));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_s_clock_that_is_set_does_not_change_the_cluster_s_time() {
+    fn leader_clock_step_is_ignored() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
         assert_eq!(clock.tells(began, WallTime(7_000)), Some(WallTime(7_000)));
         assert_eq!(clock.at(began + SECOND, WallTime(3_600_000)), WallTime(8_000));

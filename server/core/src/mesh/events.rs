@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_fired_here_or_elsewhere_is_told_for_a_while_and_once() {
+    fn event_served_once_until_expiry() {
         let mut events = ServedEvents::default();
         assert_eq!(events.fired(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Taken);
         assert_eq!(events.add(Time(0), AgentNumber(1), &item(7, 0)), EventOutcome::Known);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_fires_without_end_leaves_room_for_the_others() {
+    fn flooding_agent_cannot_starve_others() {
         let mut events = ServedEvents::default();
         let (flooder, other) = (AgentNumber(1), AgentNumber(2));
         let fired = |events: &mut ServedEvents, second: u64| {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn all_agents_together_are_bounded_too() {
+    fn total_events_are_bounded() {
         let mut events = ServedEvents::default();
         let mut fire = |agent| events.fired(Time(0), AgentNumber(agent), &item(1_000 + agent, 400));
         let taken = (0..1_000).filter(|agent| fire(*agent) == EventOutcome::Taken).count();

@@ -411,7 +411,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_rosters_that_are_kept_are_those_of_the_state() {
+    fn incremental_rosters_match_state() {
         let (mut state, mut random) = (State::default(), Random::new(3));
         let mut kept = ServedMesh::of(&state);
         for began in 1..2_000 {
@@ -436,7 +436,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn each_of_ten_thousand_agents_is_told_of_its_own_cell_and_of_no_other() {
+    fn agents_receive_own_cell_only() {
         let mut state = State::default();
         for number in 0..10_000 {
             let mut row = agent(number, format!("n{number}"), 1, MemberStatus::Alive);
@@ -465,7 +465,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_new_is_told_in_the_cells_that_gossip_does_not_carry_it_to() {
+    fn news_pushed_to_other_cells() {
         let mut state = State::default();
         for number in 0..40 {
             let mut row = agent(number, format!("n{number}"), 1, MemberStatus::Alive);
@@ -494,7 +494,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn others_are_told_first_after_a_while() {
+    fn push_targets_rotate_over_time() {
         let mut state = State::default();
         (0..900).for_each(|number| {
             load(&mut state, agent(number, format!("n{number}"), 1, MemberStatus::Alive));
@@ -512,7 +512,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_whole_cell_and_as_many_verdicts_as_are_told_fit_a_frame() {
+    fn full_cell_and_verdicts_fit_frame() {
         let mut state = State::default();
         for number in 0..CELL_AGENTS_MAX as u32 {
             // The maximum length of a host name.
@@ -530,7 +530,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_newest_verdicts_are_told_for_a_while() {
+    fn newest_verdicts_served_until_expiry() {
         let (mut mesh, state) = (ServedMesh::default(), State::default());
         let nothing = RosterDigest(Vec::new());
         (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));

@@ -1,10 +1,11 @@
 //! The log's types as the disk stores them: our own mirror of the engine's types.
 
-use crate::setback::PeerMemory;
 use bytes::Bytes;
 use lockmesh_protocol::format::Stored;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
 
 /// One entry of the replicated log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -170,6 +171,44 @@ pub struct OwnMemory {
     pub copy_of: Option<LogIndex>,
 }
 
+/// A server's log position. It only grows while the disk keeps what was written: within a term a
+/// log loses nothing that was acknowledged to the term's leader.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LogPosition {
+    /// The term.
+    pub term: Term,
+    /// The last index of the log.
+    pub last_index: LogIndex,
+}
+
+impl Display for LogPosition {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "index {} in term {}", self.last_index, self.term)
+    }
+}
+
+/// The positions that the other servers have certainly reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerMemory(BTreeMap<ServerId, LogPosition>);
+
+impl PeerMemory {
+    /// Returns the position of a server, as far as it is known here.
+    pub fn of(&self, server: ServerId) -> Option<LogPosition> {
+        self.0.get(&server).copied()
+    }
+
+    /// Records that a server has reached a position.
+    pub fn note(&mut self, server: ServerId, certain: LogPosition) {
+        let known = self.0.entry(server).or_default();
+        *known = certain.max(*known);
+    }
+
+    /// Forgets a server that was removed from the quorum.
+    pub(crate) fn forget(&mut self, server: ServerId) {
+        self.0.remove(&server);
+    }
+}
+
 /// The positions of a server's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStatus {
@@ -189,4 +228,21 @@ pub struct LogStatus {
     pub log_bytes: usize,
     /// The number of proposals that wait for their commit.
     pub pending_proposals: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peer_position_never_decreases() {
+        let at = |term, index| LogPosition { term: Term(term), last_index: LogIndex(index) };
+        let (mut memory, server) = (PeerMemory::default(), ServerId(2));
+        for (noted, known) in
+            [(at(5, 9), at(5, 9)), (at(5, 8), at(5, 9)), (at(4, 99), at(5, 9)), (at(6, 1), at(6, 1))]
+        {
+            memory.note(server, noted);
+            assert_eq!(memory.of(server), Some(known));
+        }
+    }
 }

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_tail_replaces_the_old_one() {
+    fn append_replaces_conflicting_tail() {
         let mut log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1), entry(6, 1), entry(7, 1)]);
         log.append(&[entry(6, 2)]);
         assert_eq!(log.last_index(), LogIndex(6));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn compaction_keeps_the_term_of_the_base() {
+    fn compaction_keeps_base_term() {
         let mut log = MemoryLog::new((LogIndex(0), Term(0)), vec![entry(1, 1), entry(2, 2), entry(3, 2)]);
         log.compact(LogIndex(2));
         assert_eq!((log.first_index(), log.term(LogIndex(2))), (LogIndex(3), Some(Term(2))));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_given_to_those_whom_it_names() {
+    fn snapshot_served_only_to_its_members() {
         let mut log = MemoryLog::new((LogIndex(4), Term(1)), vec![entry(5, 1)]);
         let membership = Membership::of_voters(&[ServerId(1)]);
         log.snapshot = SnapshotMeta { index: LogIndex(5), term: Term(1), membership };
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_gives_at_least_one_entry() {
+    fn range_returns_at_least_one_entry() {
         let log = MemoryLog::new((LogIndex(0), Term(0)), vec![entry(1, 1), entry(2, 1), entry(3, 1)]);
         assert_eq!(log.range(LogIndex(1), LogIndex(4), 1).count(), 1);
         assert_eq!(log.range(LogIndex(1), LogIndex(4), 8).count(), 2);

@@ -3,8 +3,7 @@
 //! The engine's parser never reads a peer's bytes. A message is decoded by our own wire format and
 //! checked by [`PeerMessage::fault`] before it is converted for the engine.
 
-use crate::raft::log::{LogEntry, SnapshotMeta};
-use crate::setback::LogPosition;
+use crate::raft::log::{LogEntry, LogPosition, SnapshotMeta};
 use bytes::Bytes;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::wire;
@@ -94,7 +93,7 @@ pub enum MessageKind {
     /// A voter's reports on its challenges.
     NodeReports,
     /// Suspicions of agents in the mesh that a follower relays.
-    Accusations,
+    Suspicions,
     /// A user event fired by an agent in the mesh.
     Event,
     /// The cluster time from the leader, with which datagrams of the mesh are stamped.
@@ -129,7 +128,7 @@ impl MessageKind {
                 | Self::LeaseAnswers
                 | Self::CheckNodes
                 | Self::NodeReports
-                | Self::Accusations
+                | Self::Suspicions
                 | Self::GivenUp
         )
     }

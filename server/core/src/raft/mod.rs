@@ -100,7 +100,7 @@
 //!   lose.
 //! - *A server whose disk was set back* (restored from a copy) has lost votes and acknowledgements,
 //!   which Raft does not allow. The other servers remember its position and reject it: see
-//!   [`crate::setback`].
+//!   [`crate::durability::setback`].
 //! - *A removed server* may still disturb elections with vote requests. Its certificate is no
 //!   longer accepted, and its streams are closed.
 //! - *Randomness* is an argument: timeouts are drawn from a seed, so that the same inputs give the

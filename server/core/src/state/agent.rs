@@ -14,6 +14,7 @@ use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::{AgentNumber, CheckId, Generation, LogIndex, NodeName};
+use lockmesh_protocol::lease::LeaseId;
 use lockmesh_protocol::record::{Agent, Check, CheckStatus, MemberStatus, Service};
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
@@ -67,7 +68,7 @@ fn begin_generation(
     let before = step.state.members.agents.get(&number).cloned();
     let (lease_began, former_sessions_until) = lease_of(step, registration, before.as_deref());
     let cell = step.state.members.cells.of(before.as_deref());
-    // Guards rely on an announced restart, even if another process registers next.
+    // Guards rely on an announced restart until this process has told them another deadline.
     let restart_announced = before.as_deref().and_then(|before| before.restart_announced);
     let lives_on = before.filter(|before| before.status == MemberStatus::Alive);
     let agent = Agent {
@@ -155,6 +156,15 @@ impl State {
         let is_free = !is_known && owner.status == MemberStatus::Restarting;
         (self.passes_names_on() && is_free && self.catalog.nodes.contains_key(&node.name.folded()))
             .then_some(owner)
+    }
+
+    /// The leases that may be older than the last restore, whose agents may not know of it. It
+    /// changed every table, so it is not newer than any table's last change.
+    pub(crate) fn leases_before_restore(&self) -> impl Iterator<Item = LeaseId> {
+        // A table of a newer format may not have changed at all.
+        let changed = self.table_indexes.iter().filter(|index| index.0 > 0);
+        let oldest = changed.min().copied().filter(|_| self.index_base > 0).unwrap_or_default();
+        self.agents().map(|agent| agent.lease()).filter(move |lease| lease.began < oldest)
     }
 
     /// `true` if all servers apply the rules of claims to names in the same way.

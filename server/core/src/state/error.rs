@@ -1,6 +1,7 @@
 //! The reasons why commands are refused. Replies with their texts are stored, and clients of Consul
 //! know most of them, so the texts must not change.
 
+use super::invariants::Violation;
 use super::restore::RESTORE_PARTS_MAX;
 use super::roster::SERVERS_MAX;
 use lockmesh_protocol::command::KvVerb;
@@ -179,7 +180,7 @@ pub(super) enum RestoreError {
     #[error("its indexes or fencing tokens are larger than any that was ever given")]
     NumbersTooLarge,
     #[error("its data is inconsistent: {0}")]
-    Inconsistent(String),
+    Inconsistent(Violation),
 }
 
 impl From<CatalogError> for Refusal {

@@ -1,4 +1,4 @@
-//! The replicated basis of the mesh: its keys and their rotation, and its members.
+//! The replicated basis of the mesh: its members, its keys, and key rotation.
 //!
 //! **Invariant:** only the number of the current key is in a row. The keys are derived from the
 //! cluster's own secret, and neither is in a backup or in a reply to an operator.

@@ -9,7 +9,6 @@ use super::prepared_query::delete_queries_of;
 use super::queue::leave_all_queues;
 use super::rows::{put, take_out};
 use super::step::Step;
-use crate::observed::number_of;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{Fence, Key, NodeName, SessionId};
 use lockmesh_protocol::record::{Behavior, Entry, LockDelay, Loss, LossCause, Session};
@@ -32,8 +31,7 @@ pub const LOSS_KEYS_KEPT: usize = 64;
 
 /// Returns the category of a loss: 0 without keys, else by cause.
 pub(super) fn category(loss: &Loss) -> u8 {
-    let cause = u8::try_from(number_of(&loss.cause)).expect("there are few causes");
-    if loss.key_count == 0 { 0 } else { 1 + cause }
+    if loss.key_count == 0 { 0 } else { 1 + loss.cause.category() }
 }
 
 /// A session that ended, and the keys it held.

@@ -94,15 +94,19 @@ const INVARIANTS: [Invariant; 23] = [
     Invariant { sentence: "the derived indexes match the rows", holds: derived_follows },
 ];
 
+/// The sentence of an invariant that a state violates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invariant violated: {0}")]
+pub struct Violation(pub &'static str);
+
 impl State {
-    /// Checks every invariant and returns the first violation as its sentence.
+    /// Checks every invariant and returns the first violation.
     ///
     /// # Errors
-    /// The sentence of the violated invariant. The state is unchanged, but can no longer be
-    /// trusted.
-    pub fn check(&self) -> Result<(), String> {
+    /// The state is unchanged, but can no longer be trusted.
+    pub fn check(&self) -> Result<(), Violation> {
         let broken = INVARIANTS.iter().find(|invariant| !(invariant.holds)(self));
-        broken.map_or(Ok(()), |invariant| Err(format!("invariant violated: {}", invariant.sentence)))
+        broken.map_or(Ok(()), |invariant| Err(Violation(invariant.sentence)))
     }
 }
 

@@ -297,7 +297,7 @@ fn reconcile_member(step: &mut Step<'_>, agent: &Agent) {
     match agent.status {
         MemberStatus::Left => delete_node(step, &folded, &LossCause::NodeLeft),
         // A node that a client removed from the catalog returns with its agent's next
-        // registration, which alone has all its data.
+        // registration, which alone has all its data, and follows its next renewal.
         _ if !step.state.catalog.nodes.contains_key(&folded) => {}
         MemberStatus::Failed => {
             // A client wrote that it is healthy, and sessions may have been created on it
@@ -365,7 +365,11 @@ impl State {
 
     /// The reason why a lease cannot be renewed; `None` if it can.
     pub fn lease_end(&self, lease: LeaseId) -> Option<LeaseEnd> {
-        self.members.lease_end(lease)
+        self.members.lease_end(lease).or_else(|| {
+            // A client removed the node, and its sessions with it: its agent must register again.
+            let agent = self.members.with_lease(lease)?;
+            (!self.catalog.nodes.contains_key(&agent.node.folded())).then_some(LeaseEnd::Unknown)
+        })
     }
 
     /// The number of members in each status.

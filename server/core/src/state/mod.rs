@@ -69,15 +69,17 @@ mod view;
 
 use self::step::Step;
 use crate::proposal::Proposal;
+use core::net::{IpAddr, SocketAddr};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
-use lockmesh_protocol::record::{Agent, LockDelay, Session, Waiter};
+use lockmesh_protocol::record::{Agent, LockDelay, Server, Session, Waiter};
 use lockmesh_protocol::reply::Applied;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use cell::CELL_AGENTS_MAX;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
+pub use invariants::Violation;
 pub use member::MemberCounts;
 pub use queue::{MAX_WAIT, WAITERS_MAX};
 pub use removed::Removed;
@@ -85,7 +87,9 @@ pub use replies::REPLIES_KEPT;
 pub use restore::RESTORE_PARTS_MAX;
 pub use roster::SERVERS_MAX;
 pub use rows::State;
+pub use service_index::ServiceTopic;
 pub(crate) use service_index::folded_name;
+pub use step::Outputs;
 pub use view::{Listing, LongRead, View, too_long};
 
 impl State {
@@ -106,21 +110,20 @@ impl State {
         proposal: &Proposal,
         changes: &mut Vec<Change>,
     ) -> Arc<Applied> {
-        let (mut removed, mut services) = (Removed::default(), BTreeSet::new());
-        self.apply_keeping(index, term, proposal, changes, (&mut removed, &mut services))
+        let (removed, services) = (&mut Removed::default(), &mut BTreeSet::new());
+        self.apply_keeping(index, term, proposal, Outputs { changes, removed, services })
     }
 
     /// The same, but hands over rows that were removed in bulk, so that they can be freed
-    /// elsewhere, and the folded names of the services whose indexes moved.
+    /// elsewhere, and the services that it touched.
     pub fn apply_keeping(
         &mut self,
         index: LogIndex,
         term: Term,
         proposal: &Proposal,
-        changes: &mut Vec<Change>,
-        (removed, services): (&mut Removed, &mut BTreeSet<String>),
+        outputs: Outputs<'_>,
     ) -> Arc<Applied> {
-        let mut step = Step::new(self, index, term, proposal.at, (changes, removed), services);
+        let mut step = Step::new(self, index, term, proposal.at, outputs);
         replies::answer(&mut step, proposal)
     }
 
@@ -207,6 +210,15 @@ impl State {
     /// All agents, ordered by number.
     pub fn agents(&self) -> impl ExactSizeIterator<Item = &Arc<Agent>> {
         self.members.agents.values()
+    }
+
+    /// Returns the IP addresses of all agents and servers, except those that are host names.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        // Not those of the catalog, which any client can replace.
+        let of_agent = |agent: &Arc<Agent>| agent.address.parse().ok();
+        let of_server = |server: &Arc<Server>| server.address.parse::<SocketAddr>().ok();
+        let servers = self.servers().filter_map(of_server).map(|address| address.ip());
+        self.agents().filter_map(of_agent).chain(servers)
     }
 
     /// The agents from this number on.

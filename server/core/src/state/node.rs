@@ -1,5 +1,5 @@
 //! Nodes, which sessions depend on. Names are compared case-insensitively; a node's UUID outlives
-//! its name. A node may have a network coordinate, by which clients sort nodes by their distance.
+//! its name. Nodes may have network coordinates (Vivaldi), by which clients sort them by distance.
 //! The servers measure none: clients store them.
 
 use super::State;

@@ -455,7 +455,7 @@ mod tests {
     proptest! {
         /// Pages behave like a plain map under any actions, and a snapshot never changes.
         #[test]
-        fn pages_do_what_a_map_does(actions in collection::vec(action(), 1..60), prefixes in collection::vec(key(), 4)) {
+        fn pages_behave_like_map(actions in collection::vec(action(), 1..60), prefixes in collection::vec(key(), 4)) {
             let (mut pages, mut model) = (Pages::default(), Model::new());
             let mut views: Vec<(Pages<LogIndex>, Model)> = Vec::new();
             for action in actions {
@@ -493,13 +493,13 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_come_in_their_order_fill_their_pages() {
+    fn sequential_inserts_fill_pages() {
         let pages = filled(10 * PAGE_ROWS as u64);
         assert_eq!(pages.pages.len(), 10);
     }
 
     #[test]
-    fn a_page_is_copied_only_while_a_view_holds_it() {
+    fn page_copied_only_while_shared() {
         let mut pages = filled(3 * PAGE_ROWS as u64);
         let slot = |pages: &Pages<LogIndex>, page: usize| std::sync::Arc::as_ptr(&pages.pages[page].rows);
         let before = [0, 1, 2].map(|page| slot(&pages, page));

@@ -21,6 +21,15 @@ use lockmesh_protocol::record::{Check, PROXY_OF, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+/// What a blocking query on one service depends on, by the service's folded name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceTopic {
+    /// Its instances, with their nodes and checks: what its index counts.
+    Instances(String),
+    /// Its checks alone.
+    Checks(String),
+}
+
 /// The rows of each service, by its folded name. No set is empty. A proxy is also an instance of
 /// [`Service::proxies_of`] the service that it is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -154,14 +163,19 @@ pub(super) fn note_services(step: &mut Step<'_>, change: &Change) {
         Change::Service(node, id, after) => {
             let before = catalog.services.get(&ServiceKey { node: node.clone(), id: id.clone() });
             let rows = before.into_iter().chain(after);
-            step.services.extend(rows.flat_map(|service| folded_names(service)));
+            step.services.extend(rows.flat_map(|service| folded_names(service)).map(ServiceTopic::Instances));
         }
         Change::Check(node, id, after) => {
             let before = catalog.checks.get(&CheckKey { node: node.clone(), id: id.clone() });
-            let rows = before.into_iter().chain(after);
-            step.services.extend(rows.flat_map(|check| catalog.folded_names_of_check(node, check)));
+            for check in before.into_iter().chain(after) {
+                let names = catalog.folded_names_of_check(node, check).into_iter();
+                step.services.extend(names.map(ServiceTopic::Instances));
+                step.services.insert(ServiceTopic::Checks(folded_name(&check.service_name)));
+            }
         }
-        Change::Node(node, _) => step.services.extend(catalog.folded_names_on(node)),
+        Change::Node(node, _) => {
+            step.services.extend(catalog.folded_names_on(node).map(ServiceTopic::Instances));
+        }
         _ => {}
     }
 }
@@ -169,14 +183,16 @@ pub(super) fn note_services(step: &mut Step<'_>, change: &Change) {
 /// Moves the index of every service that this command touched.
 pub(super) fn move_service_indexes(step: &mut Step<'_>) {
     let catalog = &mut step.state.catalog;
-    for name in std::mem::take(&mut step.services) {
-        if catalog.names.instances.contains_key(&name) {
-            catalog.indexes.changed.insert(name.clone(), step.index);
-        } else {
-            catalog.indexes.changed.remove(&name);
-            catalog.indexes.extinction = step.index;
+    for topic in std::mem::take(&mut step.services) {
+        if let ServiceTopic::Instances(name) = &topic {
+            if catalog.names.instances.contains_key(name) {
+                catalog.indexes.changed.insert(name.clone(), step.index);
+            } else {
+                catalog.indexes.changed.remove(name);
+                catalog.indexes.extinction = step.index;
+            }
         }
-        step.touched_services.insert(name);
+        step.touched_services.insert(topic);
     }
 }
 
@@ -195,7 +211,7 @@ pub(crate) fn folded_name(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::proposal::Proposal;
-    use crate::state::Removed;
+    use crate::state::{Outputs, Removed};
     use lockmesh_protocol::command::{Command, Deregistration, Registration};
     use lockmesh_protocol::id::{CheckId, ServiceId, Term, WallTime};
     use lockmesh_protocol::query::{Query, Rows};
@@ -205,7 +221,7 @@ mod tests {
     struct Run {
         state: State,
         index: u64,
-        touched: BTreeSet<String>,
+        touched: BTreeSet<ServiceTopic>,
     }
 
     impl Run {
@@ -215,8 +231,9 @@ mod tests {
             let (index, at) = (LogIndex(self.index), WallTime(1));
             let proposal = Proposal { request: None, at, command };
             self.touched.clear();
-            let aside = (&mut Removed::default(), &mut self.touched);
-            self.state.apply_keeping(index, Term(1), &proposal, &mut Vec::new(), aside);
+            let (changes, removed) = (&mut Vec::new(), &mut Removed::default());
+            let outputs = Outputs { changes, removed, services: &mut self.touched };
+            self.state.apply_keeping(index, Term(1), &proposal, outputs);
             assert_eq!(self.state.check(), Ok(()));
             index
         }
@@ -254,8 +271,9 @@ mod tests {
         Check { service_id: service.map(ServiceId::from), ..check }
     }
 
+    /// Contract: 109.
     #[test]
-    fn assertion_109_instances_and_their_checks_are_sorted() {
+    fn instances_and_checks_are_sorted() {
         let mut run = Run::default();
         let passing = |id, service| check(id, service, CheckStatus::Passing);
         for node in ["zb", "za"] {
@@ -280,27 +298,31 @@ mod tests {
         assert_eq!(rows.iter().map(|row| row.node.as_str()).collect::<Vec<_>>(), ["za", "zb"]);
     }
 
+    /// Contract: 114.
     #[test]
-    fn assertion_114_an_index_moves_with_its_own_service_only() {
+    fn index_follows_own_service_only() {
         let mut run = Run::default();
         let web = run.register("n1", Some(("web", "web")), Vec::new());
         let other = run.register("n2", Some(("other", "other")), Vec::new());
         assert_eq!((run.index("WEB"), run.index("other")), (web, other));
-        assert_eq!(run.touched, BTreeSet::from(["other".into()]));
+        assert_eq!(run.touched, BTreeSet::from([ServiceTopic::Instances("other".into())]));
         run.register("n2", None, vec![check("alive", None, CheckStatus::Warning)]);
         run.register("n2", Some(("other", "other")), vec![check("up", Some("other"), CheckStatus::Critical)]);
         assert_eq!(run.index("web"), web);
 
         let own = run.register("n1", None, vec![check("up", Some("web"), CheckStatus::Passing)]);
         assert_eq!(run.index("web"), own);
+        assert!(run.touched.contains(&ServiceTopic::Checks("web".into())));
         run.register("n1", None, vec![check("up", Some("web"), CheckStatus::Passing)]);
         assert_eq!(run.index("web"), own, "an unchanged check moves no index");
         let gone = run.deregister("n1", None, Some("up"));
         assert_eq!(run.index("web"), gone);
+        assert!(run.touched.contains(&ServiceTopic::Checks("web".into())));
         run.register("n1", Some(("db", "db")), Vec::new());
         assert_eq!(run.index("web"), gone, "another service of the node");
         let of_node = run.register("n1", None, vec![check("alive", None, CheckStatus::Passing)]);
         assert_eq!((run.index("web"), run.index("db")), (of_node, of_node));
+        assert!(!run.touched.contains(&ServiceTopic::Checks("web".into())));
         assert!(run.index("other") < of_node);
         let node = Node::of("n1".into(), String::new(), "10.0.0.9");
         let moved = Registration { node, skip_node_update: false, service: None, checks: Vec::new() };
@@ -309,8 +331,9 @@ mod tests {
         assert!(run.index("other") < moved);
     }
 
+    /// Contract: 115.
     #[test]
-    fn assertion_115_the_last_instance_leaves_the_index_of_its_removal() {
+    fn last_instance_leaves_removal_index() {
         let mut run = Run::default();
         run.register("n1", Some(("a", "web")), Vec::new());
         run.register("n2", Some(("b", "web")), Vec::new());
@@ -319,7 +342,7 @@ mod tests {
         assert_eq!((run.index("web"), run.index("nothing")), (first, LogIndex(0)));
         let last = run.deregister("n2", None, None);
         assert_eq!((run.index("web"), run.index("nothing")), (last, last));
-        assert_eq!(run.touched, BTreeSet::from(["web".into()]));
+        assert_eq!(run.touched, BTreeSet::from([ServiceTopic::Instances("web".into())]));
         run.register("n3", Some(("c", "other")), Vec::new());
         assert_eq!(run.index("web"), last);
         let renamed = run.register("n3", Some(("c", "new")), Vec::new());
@@ -328,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_is_found_by_the_service_that_it_is_for() {
+    fn proxy_found_by_destination_service() {
         let mut run = Run::default();
         let proxy_of = |run: &mut Run, destination: &str| {
             let service = Service {
@@ -357,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_command_moves_no_index() {
+    fn failed_command_keeps_indexes() {
         let mut run = Run::default();
         let web = run.register("n1", Some(("web", "web")), Vec::new());
         run.register("n1", Some(("web", "other")), vec![check("up", Some("none"), CheckStatus::Passing)]);
@@ -367,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_never_goes_back_when_a_state_is_loaded() {
+    fn loaded_state_keeps_index_monotonic() {
         let mut run = Run::default();
         let web = run.register("n1", Some(("web", "web")), Vec::new());
         run.register("n2", Some(("gone", "gone")), Vec::new());
@@ -389,7 +412,7 @@ mod tests {
 
     /// The cost of reading one service does not depend on the number of the others.
     #[test]
-    fn one_service_of_very_many_is_read_by_its_name() {
+    fn service_lookup_independent_of_count() {
         let mut catalog = Catalog::default();
         let mut run = Run::default();
         run.register("n1", Some(("web", "web")), Vec::new());

@@ -20,7 +20,7 @@ use super::restore::restore;
 use super::roster::{
     admit_server, bootstrap, configure_autopilot, forget_server, raise_format, update_server,
 };
-use super::service_index::{move_service_indexes, note_services};
+use super::service_index::{ServiceTopic, move_service_indexes, note_services};
 use super::session::{create_session, destroy_session, expire_session, give_up_session};
 use super::tombstone::reap_tombstones;
 use super::txn::txn;
@@ -29,6 +29,17 @@ use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
+
+/// What a command adds to.
+#[derive(Debug)]
+pub struct Outputs<'a> {
+    /// The changed rows.
+    pub changes: &'a mut Vec<Change>,
+    /// The rows that were removed in bulk.
+    pub removed: &'a mut Removed,
+    /// The services that commands touched.
+    pub services: &'a mut BTreeSet<ServiceTopic>,
+}
 
 /// One command in execution on the state.
 pub(super) struct Step<'a> {
@@ -44,10 +55,10 @@ pub(super) struct Step<'a> {
     changes: &'a mut Vec<Change>,
     /// The rows that were removed in bulk.
     removed: &'a mut Removed,
-    /// The folded names of the services that commands touched.
-    pub(super) touched_services: &'a mut BTreeSet<String>,
+    /// The services that commands touched.
+    pub(super) touched_services: &'a mut BTreeSet<ServiceTopic>,
     /// Those of this command, whose indexes have not moved yet.
-    pub(super) services: BTreeSet<String>,
+    pub(super) services: BTreeSet<ServiceTopic>,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
     /// The undo list of the current attempt, in the order of its changes.
@@ -66,9 +77,9 @@ impl<'a> Step<'a> {
         log_index: LogIndex,
         term: Term,
         at: WallTime,
-        (changes, removed): (&'a mut Vec<Change>, &'a mut Removed),
-        touched_services: &'a mut BTreeSet<String>,
+        outputs: Outputs<'a>,
     ) -> Self {
+        let Outputs { changes, removed, services: touched_services } = outputs;
         // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
         let (freed, services) = (BTreeSet::new(), BTreeSet::new());

@@ -79,7 +79,17 @@ impl Player {
         let kept = if applied.index == seen { String::new() } else { format!(" (of {})", applied.index) };
         let mut lines: Vec<String> =
             show::reply(&applied.reply).iter().map(|line| format!("{seen}: {line}{kept}")).collect();
-        lines.extend(changes.iter().map(show::change));
+        let (mut short, mut rows) = (Vec::new(), Vec::new());
+        for change in &changes {
+            match show::short(change, seen) {
+                Some(text) => short.push(text),
+                None => rows.push(show::change(change)),
+            }
+        }
+        if !short.is_empty() {
+            *lines.last_mut().expect("a reply") += &format!(" [{}]", short.join(", "));
+        }
+        lines.extend(rows);
         changes.into_iter().for_each(|change| self.rebuilt.load(change));
         self.watch_over();
         lines

@@ -1,7 +1,7 @@
 //! Formats replies and rows as readable lines.
 
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{AgentNumber, CellNumber, NodeName, SessionId};
+use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::prepared_query::PreparedQuery;
 use lockmesh_protocol::record::{
     Agent, Check, Coordinate, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
@@ -77,6 +77,17 @@ pub(crate) fn query(row: &PreparedQuery) -> String {
     write!(text, ", created {create_index}, modified {modify_index}")
         .expect("writing to a string never fails");
     text
+}
+
+/// A change that stands in the line of the reply: an index that became the command's own, or the
+/// fence counter.
+pub(crate) fn short(change: &Change, own: LogIndex) -> Option<String> {
+    match change {
+        Change::TableIndex(table, index) if *index == own => Some(format!("{table:?}")),
+        Change::NodeIndex(name, Some(index)) if *index == own => Some(format!("index of {name}")),
+        Change::Fence(fence) => Some(format!("fence counter {fence}")),
+        _ => None,
+    }
 }
 
 /// A change, indented.

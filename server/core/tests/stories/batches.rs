@@ -89,7 +89,7 @@ fn put(key: &str) -> Input {
 }
 
 #[test]
-fn entries_follow_the_index_that_they_are_said_to_follow() {
+fn append_entries_follow_previous_index() {
     let mut leader = Leader::elected();
     let known = leader.core.log_status().last_index;
     for from in [2, 3].map(ServerId) {

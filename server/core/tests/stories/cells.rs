@@ -92,7 +92,7 @@ fn name(host: u32) -> NodeName {
 }
 
 #[test]
-fn there_is_one_cell_until_it_is_full_and_then_another_one() {
+fn new_cell_opens_when_full() {
     let mut fleet = Fleet::of(FULL);
     assert_eq!(fleet.sizes(), [CELL_AGENTS_MAX]);
     fleet.registers([FULL]);
@@ -102,7 +102,7 @@ fn there_is_one_cell_until_it_is_full_and_then_another_one() {
 }
 
 #[test]
-fn an_agent_keeps_its_cell_however_it_comes_back_as_long_as_it_did_not_leave() {
+fn returning_agent_keeps_cell() {
     let mut fleet = Fleet::of(FULL + 2);
     fleet.registers([7]);
     fleet.fails(8);
@@ -113,7 +113,7 @@ fn an_agent_keeps_its_cell_however_it_comes_back_as_long_as_it_did_not_leave() {
 }
 
 #[test]
-fn whoever_left_gives_its_place_away_and_is_given_another_one() {
+fn departed_agent_loses_cell_slot() {
     let mut fleet = Fleet::of(2 * FULL);
     fleet.leaves(5, false);
     fleet.leaves(6, true);
@@ -126,7 +126,7 @@ fn whoever_left_gives_its_place_away_and_is_given_another_one() {
 }
 
 #[test]
-fn hosts_that_come_together_are_spread_over_the_cells_with_room() {
+fn simultaneous_joins_spread_over_cells() {
     let mut fleet = Fleet::of(3 * FULL);
     for host in (0..3).flat_map(|cell| (0..100).map(move |host| cell * FULL + host)) {
         fleet.leaves(host, true);
@@ -138,7 +138,7 @@ fn hosts_that_come_together_are_spread_over_the_cells_with_room() {
 }
 
 #[test]
-fn a_cell_that_emptied_is_none_until_it_is_needed() {
+fn empty_cell_unused_until_needed() {
     let mut fleet = Fleet::of(2 * FULL + 1);
     (0..FULL).for_each(|host| fleet.leaves(host, true));
     fleet.registers([10_000]);
@@ -148,7 +148,7 @@ fn a_cell_that_emptied_is_none_until_it_is_needed() {
 }
 
 #[test]
-fn a_state_that_is_built_from_its_rows_places_agents_alike() {
+fn rebuilt_state_places_agents_identically() {
     let mut fleet = Fleet::of(FULL + 3);
     fleet.leaves(9, false);
     let mut rebuilt = State::new();

@@ -1,20 +1,22 @@
 //! Checkpoints of a frontend, written one at a time, their limited number of readers, and another
 //! server's snapshot.
 
-use crate::frontend::{Cluster, agent, read};
+use crate::frontend::{Cluster, agent, read, server};
 use lockmesh_core::Input;
-use lockmesh_core::frontend::{CallRef, CheckpointReader, Event};
+use lockmesh_core::frontend::{CallRef, CheckpointReader, Event, OpenReader};
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_protocol::id::LogIndex;
+use lockmesh_protocol::id::{LogIndex, ServerId};
+use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::sync::Arc;
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
+fn backup_waits_for_current_checkpoint() {
     let mut cluster = Cluster::start(1);
     let leader = cluster.leader();
     cluster.run(3 * SECOND);
@@ -29,11 +31,12 @@ fn a_backup_holds_all_that_was_applied_when_it_was_asked_for() {
     for mark in marks {
         cluster.turn(leader, Some(Event::Core(Input::CheckpointDurable(mark))));
     }
-    assert_eq!(cluster.servers[&leader].readers, [(CheckpointReader::Backup, call)]);
+    let opened = OpenReader { number: 1, kind: CheckpointReader::Backup, first: call };
+    assert_eq!(cluster.servers[&leader].readers, [opened]);
 }
 
 #[test]
-fn one_checkpoint_is_written_at_a_time() {
+fn single_checkpoint_write_in_flight() {
     let mut cluster = Cluster::start(1);
     let leader = cluster.leader();
     cluster.run(3 * SECOND);
@@ -46,26 +49,133 @@ fn one_checkpoint_is_written_at_a_time() {
     assert_eq!(slow.len(), 1, "the disk is still at work: {slow:?}");
 }
 
-#[test]
-fn readers_of_checkpoints_are_few() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    let request = || Request::BackupPart { backup: None, number: 0, stale: false };
-    for _ in 0..8 {
-        cluster.call(leader, &agent("a1"), request());
+/// A server whose checkpoints are read.
+struct Readers {
+    cluster: Cluster,
+    leader: ServerId,
+}
+
+impl Readers {
+    fn new() -> Self {
+        let mut cluster = Cluster::start(1);
+        cluster.run(3 * SECOND);
+        Self { leader: cluster.leader(), cluster }
     }
-    cluster.run(3 * SECOND);
-    assert_eq!(cluster.servers[&leader].readers.len(), 8);
-    let answer = cluster.ask(leader, &agent("a1"), request());
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
-    cluster.turn(leader, Some(Event::ReaderClosed));
-    let call = cluster.call(leader, &agent("a1"), request());
-    cluster.run(SECOND);
-    assert!(cluster.servers[&leader].readers.iter().any(|(_, to)| *to == call), "one that closed makes room");
+
+    /// Requests readers; returns the number of those that were opened.
+    fn begin(&mut self, count: usize, peer: &Arc<Peer>, request: &Request) -> usize {
+        let before = self.open().len();
+        let calls: Vec<_> =
+            (0..count).map(|_| self.cluster.call(self.leader, peer, request.clone())).collect();
+        self.cluster.run(3 * SECOND);
+        let opened = self.open().len() - before;
+        let refused = |call: &&CallRef| match self.cluster.answer(self.leader, **call) {
+            Some(Response::Unavailable(Unavailable::Overloaded(why))) => why.starts_with("too many "),
+            _ => false,
+        };
+        assert_eq!(calls.iter().filter(refused).count(), count - opened);
+        opened
+    }
+
+    fn back_up(&mut self, count: usize, node: &str) -> usize {
+        self.begin(count, &agent(node), &BACKUP)
+    }
+
+    fn fetch(&mut self, count: usize, node: &str) -> usize {
+        self.begin(count, &server(node), &SNAPSHOT)
+    }
+
+    fn open(&self) -> &[OpenReader] {
+        &self.cluster.servers[&self.leader].readers
+    }
+
+    fn end(&mut self, event: fn(u64) -> Event, number: u64) {
+        self.cluster.turn(self.leader, Some(event(number)));
+    }
+}
+
+const BACKUP: Request = Request::BackupPart { backup: None, number: 0, stale: false };
+const SNAPSHOT: Request = Request::SnapshotPart { snapshot: None, number: 0, least: LogIndex(0) };
+
+#[test]
+fn concurrent_backups_limited_per_node() {
+    let mut readers = Readers::new();
+    assert_eq!(readers.back_up(24, "a1"), 2);
+    assert_eq!(readers.back_up(1, "A1"), 0, "names differ in case only");
+    let others = ["a2", "a3", "a4", "a5"].map(|node| readers.back_up(2, node));
+    assert_eq!(others, [2, 2, 2, 0], "eight are being read");
+    readers.end(Event::ReaderClosed, 3);
+    assert_eq!(readers.back_up(2, "a5"), 1);
 }
 
 #[test]
-fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
+fn backups_leave_follower_slots_free() {
+    let mut readers = Readers::new();
+    assert_eq!(["a1", "a2", "a3", "a4"].map(|node| readers.back_up(2, node)), [2; 4]);
+    let followers: Vec<_> = (1..=8).map(|number| format!("s{number}")).collect();
+    assert!(followers.iter().all(|node| readers.fetch(1, node) == 1));
+    assert_eq!(readers.fetch(1, "s9"), 0, "eight are being read");
+    assert_eq!(readers.fetch(1, "s8"), 1, "it replaces its own");
+}
+
+#[test]
+fn follower_that_restarts_ends_its_readers() {
+    let mut readers = Readers::new();
+    assert_eq!([readers.fetch(1, "s2"), readers.fetch(1, "s3"), readers.back_up(1, "s2")], [1; 3]);
+    assert_eq!(readers.fetch(1, "S2"), 1);
+    let one = &readers.cluster.servers[&readers.leader];
+    assert_eq!(one.actions.close_readers, [1], "not that of another server, and no backup");
+    // Also one that still waits for its checkpoint.
+    let one = readers.cluster.servers.get_mut(&readers.leader).expect("it runs");
+    one.checkpoints = Some(Vec::new());
+    let least = readers.cluster.put("k");
+    let request = Request::SnapshotPart { snapshot: None, number: 0, least };
+    let calls = [0, 1].map(|_| readers.cluster.call(readers.leader, &server("s3"), request.clone()));
+    let answers = calls.map(|call| readers.cluster.answer(readers.leader, call).is_some());
+    assert_eq!(answers, [true, false]);
+}
+
+#[test]
+fn finished_backup_frees_slot() {
+    let mut readers = Readers::new();
+    for _ in 0..8 {
+        assert_eq!(readers.back_up(1, "a1"), 1);
+        let last = readers.open().last().expect("it is open").number;
+        readers.end(Event::ReaderFinished, last);
+    }
+    // The last part may be requested again, until the reader is closed.
+    let again = Request::BackupPart { backup: Some(8), number: 3, stale: false };
+    let is_there = |readers: &mut Readers| {
+        let call = readers.cluster.call(readers.leader, &agent("a1"), again.clone());
+        readers.cluster.answer(readers.leader, call).is_none()
+    };
+    assert!(is_there(&mut readers));
+    readers.end(Event::ReaderClosed, 8);
+    assert!(!is_there(&mut readers));
+}
+
+#[test]
+fn reader_bound_to_opening_node() {
+    let mut readers = Readers::new();
+    assert_eq!([readers.back_up(1, "a1"), readers.fetch(1, "s2")], [1, 1]);
+    let backup = |number| Request::BackupPart { backup: Some(number), number: 0, stale: false };
+    let snapshot = |number| Request::SnapshotPart { snapshot: Some(number), number: 0, least: LogIndex(0) };
+    // A snapshot has the secrets of the cluster, which no agent may have.
+    let foreign = [
+        (agent("a2"), backup(1)),
+        (agent("s2"), backup(2)),
+        (server("s2"), snapshot(1)),
+        (server("s3"), snapshot(2)),
+    ];
+    for (peer, request) in foreign {
+        let answer = readers.cluster.ask(readers.leader, &peer, request);
+        assert!(matches!(answer, Response::Unavailable(Unavailable::Denied(_))), "{answer:?}");
+    }
+    assert!(readers.cluster.servers[&readers.leader].actions.parts.is_empty());
+}
+
+#[test]
+fn cancelled_backup_opens_no_reader() {
     let mut cluster = Cluster::start(1);
     let leader = cluster.leader();
     cluster.run(3 * SECOND);
@@ -85,7 +195,7 @@ fn nothing_is_read_for_whoever_gave_up_before_there_was_a_checkpoint() {
 }
 
 #[test]
-fn stale_reply_of_server_that_needs_a_snapshot_is_old() {
+fn stale_read_reports_age_awaiting_snapshot() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let mark = cluster.servers[&follower].frontend.core().snapshot_meta();

@@ -2,10 +2,10 @@
 //! and the callers. Three servers run in virtual time on a network without faults.
 
 use crate::solo::{Disk, entry};
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 use lockmesh_core::frontend::{
-    Actions, CallAnswer, CallRef, Caller, ChallengeWanted, CheckpointReader, DiskHealth, Event, Frontend,
-    FrontendConfig, MeshItemsWanted, QuestionWanted, Storage,
+    Actions, CallAnswer, CallRef, Caller, ChallengeWanted, Event, Frontend, FrontendConfig, MeshItemsWanted,
+    OpenReader, QuestionWanted, Storage,
 };
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
@@ -19,7 +19,7 @@ use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, WallTime};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::peer::{Peer, Role};
-use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{Behavior, NewServer, Node, Server, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{CallId, MAX_FRAME_BYTES, Request, Response, Unavailable};
@@ -30,8 +30,8 @@ use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The maximum number of blocking queries that a server parks.
-const MAX_WATCHES: usize = 3;
+/// The maximum number of blocking queries that a server parks, an eighth of them of one node.
+pub(crate) const MAX_WATCHES: usize = 24;
 
 /// A server with its disk and its callers.
 pub(crate) struct One {
@@ -54,7 +54,7 @@ pub(crate) struct One {
     /// The pending checkpoints of a slow disk.
     pub(crate) checkpoints: Option<Vec<SnapshotMeta>>,
     answers: BTreeMap<CallRef, Response>,
-    pub(crate) readers: Vec<(CheckpointReader, CallRef)>,
+    pub(crate) readers: Vec<OpenReader>,
     may_leave: bool,
 }
 
@@ -100,10 +100,6 @@ pub(crate) fn put(key: &str) -> Command {
 pub(crate) fn read(key: &str, consistency: Consistency, known: Option<LogIndex>) -> Request {
     let blocking = known.map(|index| Blocking { index, wait: 10 * SECOND });
     Request::Read { query: Query::Entry(key.into()), consistency, blocking }
-}
-
-fn is_sent_away(response: &Response) -> bool {
-    matches!(response, Response::Unavailable(Unavailable::NotLeader { .. } | Unavailable::Unknown(_)))
 }
 
 impl One {
@@ -419,10 +415,16 @@ impl Cluster {
         self.ask(leader, &agent("a1"), proposal)
     }
 
+    /// A write of another value each time.
+    pub(crate) fn new_value(&self, key: &str) -> Command {
+        let value = format!("value {}", self.sequence).into();
+        Command::Kv(KvCommand::Set(NewEntry { value, ..entry(key) }))
+    }
+
     /// Writes a new value to a key; returns the index of the write.
     pub(crate) fn put(&mut self, key: &str) -> LogIndex {
-        let value = format!("value {}", self.sequence).into();
-        match self.command(Command::Kv(KvCommand::Set(NewEntry { value, ..entry(key) }))) {
+        let command = self.new_value(key);
+        match self.command(command) {
             Response::Applied(Applied { index, .. }) => index,
             other => panic!("not written: {other:?}"),
         }
@@ -494,7 +496,7 @@ pub(crate) fn assert_denied(response: &Response, why: &str) {
 // Admission.
 
 #[test]
-fn a_client_decides_nothing_that_is_the_leaders() {
+fn clients_cannot_propose_leader_commands() {
     let mut cluster = Cluster::start(3);
     let session = cluster.session();
     let term = cluster.servers[&cluster.leader()].frontend.core().log_status().term;
@@ -519,7 +521,7 @@ fn a_client_decides_nothing_that_is_the_leaders() {
 }
 
 #[test]
-fn nobody_speaks_under_the_number_of_another_agent() {
+fn foreign_agent_number_denied() {
     let mut cluster = Cluster::start(3);
     cluster.register("a2");
     let (leader, proposal) = (cluster.leader(), cluster.proposal(put("forged")));
@@ -529,14 +531,14 @@ fn nobody_speaks_under_the_number_of_another_agent() {
 }
 
 #[test]
-fn a_command_that_could_be_repeated_unnoticed_is_not_taken() {
+fn write_without_request_id_denied() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     assert_denied(&cluster.ask(leader, &agent("a1"), Request::Propose(None, put("k"))), "needs a request id");
 }
 
 #[test]
-fn a_transaction_has_a_bounded_number_of_operations() {
+fn transaction_operations_are_limited() {
     let mut cluster = Cluster::start(3);
     let operation = TxnOp::Kv(TxnKv {
         verb: KvVerb::Set,
@@ -554,56 +556,7 @@ fn a_transaction_has_a_bounded_number_of_operations() {
 // Pending calls and replies.
 
 #[test]
-fn a_leader_that_is_cut_off_answers_no_read_and_no_renewal() {
-    let mut cluster = Cluster::start(3);
-    let session = cluster.session();
-    cluster.put("k");
-    let leader = cluster.leader();
-    cluster.leave_alone(leader);
-    let peer = agent("a1");
-    let calls = [
-        Request::Renew(session),
-        read("k", Consistency::Default, None),
-        read("k", Consistency::Consistent, None),
-    ]
-    .map(|request| cluster.call(leader, &peer, request));
-    assert!(cluster.servers[&leader].frontend.core().is_serving(), "it does not know yet");
-    for call in calls {
-        assert_eq!(cluster.answer(leader, call), None, "no round confirmed that it still leads");
-    }
-    assert!(matches!(cluster.ask(leader, &peer, read("k", Consistency::Stale, None)), Response::Answer(_)));
-    cluster.run(5 * SECOND);
-    for call in calls {
-        let answer = cluster.answer(leader, call).expect("it no longer leads");
-        assert!(is_sent_away(answer), "{answer:?}");
-    }
-}
-
-#[test]
-fn whoever_asks_a_follower_for_a_write_is_told_who_leads() {
-    let mut cluster = Cluster::start(3);
-    let (leader, follower, proposal) = (cluster.leader(), cluster.follower(), cluster.proposal(put("k")));
-    let named = Some(record(leader).address);
-    let answer = cluster.ask(follower, &agent("a1"), proposal);
-    assert_eq!(answer, Response::Unavailable(Unavailable::NotLeader { leader: named }));
-}
-
-#[test]
-fn a_write_is_answered_when_it_is_durable_and_not_before() {
-    let mut cluster = Cluster::start(1);
-    let leader = cluster.leader();
-    cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
-    let proposal = cluster.proposal(put("k"));
-    let call = cluster.call(leader, &agent("a1"), proposal);
-    assert_eq!(cluster.answer(leader, call), None, "the disk has not written it");
-    let held = cluster.servers.get_mut(&leader).and_then(|one| one.held.take()).expect("it was held");
-    let number = held.last().expect("it was written").number;
-    cluster.turn(leader, Some(Event::Core(Input::Persisted(number))));
-    assert!(matches!(cluster.answer(leader, call), Some(Response::Applied(_))));
-}
-
-#[test]
-fn a_reader_that_gives_up_before_it_may_read_is_not_parked() {
+fn cancelled_read_is_not_parked() {
     let mut cluster = Cluster::start(3);
     let known = cluster.put("k");
     let leader = cluster.leader();
@@ -620,48 +573,7 @@ fn a_reader_that_gives_up_before_it_may_read_is_not_parked() {
 // Watches.
 
 #[test]
-fn a_parked_reader_hears_of_a_write_and_of_a_delete() {
-    let mut cluster = Cluster::start(3);
-    let (leader, known) = (cluster.leader(), cluster.put("k"));
-    let first = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    assert_eq!(cluster.answer(leader, first), None, "nothing changed");
-    cluster.put("other");
-    assert_eq!(cluster.answer(leader, first), None, "the change is not about its key");
-    let known = cluster.put("k");
-    let Some(Response::Answer(answer)) = cluster.answer(leader, first) else { panic!("it was not woken") };
-    assert_eq!(answer.index, known);
-    let second = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    assert!(matches!(cluster.command(Command::Kv(KvCommand::Delete("k".into()))), Response::Applied(_)));
-    let Some(Response::Answer(Answer { rows, .. })) = cluster.answer(leader, second) else {
-        panic!("it was not woken by the delete")
-    };
-    assert_eq!(*rows, Rows::Entries(Vec::new()));
-}
-
-#[test]
-fn a_reader_that_knows_less_than_there_is_does_not_wait() {
-    let mut cluster = Cluster::start(3);
-    let known = cluster.put("k");
-    cluster.put("k");
-    let leader = cluster.leader();
-    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    assert!(matches!(answer, Response::Answer(_)), "{answer:?}");
-}
-
-#[test]
-fn a_reader_whose_time_is_over_is_told_what_there_is() {
-    let mut cluster = Cluster::start(3);
-    let (leader, known) = (cluster.leader(), cluster.put("k"));
-    let call = cluster.call(leader, &agent("a1"), read("k", Consistency::Default, Some(known)));
-    cluster.run(9 * SECOND);
-    assert_eq!(cluster.answer(leader, call), None);
-    cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(leader, call) else { panic!("it waits forever") };
-    assert_eq!(answer.index, known);
-}
-
-#[test]
-fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
+fn reaped_tombstone_wakes_reader_once() {
     let mut cluster = Cluster::start(1);
     let leader = cluster.leader();
     cluster.put("db/gone");
@@ -691,57 +603,6 @@ fn whoever_was_away_until_a_delete_was_forgotten_looks_again_once() {
     let Some(Response::Answer(later)) = cluster.answer(leader, call) else { panic!("it waits forever") };
     assert_eq!(later.index, answer.index, "no index goes back, or the client would restart");
     assert_eq!(later.rows, answer.rows);
-}
-
-#[test]
-fn readers_beyond_the_limit_are_not_parked() {
-    let mut cluster = Cluster::start(3);
-    let (leader, known) = (cluster.leader(), cluster.put("k"));
-    for _ in 0..MAX_WATCHES {
-        let call = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
-        assert_eq!(cluster.answer(leader, call), None);
-    }
-    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Overloaded(_))), "{answer:?}");
-}
-
-#[test]
-fn a_deposed_leader_sends_its_parked_readers_away_and_keeps_those_of_old_news() {
-    let mut cluster = Cluster::start(3);
-    let (leader, known) = (cluster.leader(), cluster.put("k"));
-    let [default, stale] = [Consistency::Default, Consistency::Stale]
-        .map(|consistency| cluster.call(leader, &agent("a1"), read("k", consistency, Some(known))));
-    cluster.leave_alone(leader);
-    cluster.run(5 * SECOND);
-    assert!(!cluster.servers[&leader].frontend.core().is_serving());
-    let answer = cluster.answer(leader, default).expect("a default read is sent to the next leader");
-    assert!(is_sent_away(answer), "{answer:?}");
-    assert_eq!(cluster.answer(leader, stale), None, "stale reads are still served here");
-}
-
-#[test]
-fn a_snapshot_wakes_whoever_waits_at_the_server_that_installs_it() {
-    let mut cluster = Cluster::start(3);
-    let (leader, follower, known) = (cluster.leader(), cluster.follower(), cluster.put("k"));
-    let call = cluster.call(follower, &agent("a1"), read("k", Consistency::Stale, Some(known)));
-    cluster.down.insert(follower);
-    for number in 0..50 {
-        cluster.put(&format!("key-{number}"));
-    }
-    cluster.put("k");
-    cluster.run(3 * SECOND);
-    assert!(
-        cluster.servers[&leader].frontend.core().log_status().first_index > known,
-        "the log was compacted"
-    );
-    cluster.down.clear();
-    // Shorter than its own timeout.
-    cluster.run(2 * SECOND);
-    let Some(Response::Answer(answer)) = cluster.answer(follower, call) else { panic!("it was not woken") };
-    assert!(answer.index > known);
-    let (mine, theirs) = (&cluster.servers[&follower], &cluster.servers[&leader]);
-    assert_eq!(mine.frontend.core().state(), theirs.frontend.core().state());
-    assert_eq!(mine.recorded, theirs.recorded, "every row was reported to the disk");
 }
 
 /// Blocking queries on rows that may be absent after a restore.
@@ -776,7 +637,7 @@ fn assert_everybody_is_told(cluster: &mut Cluster, known: LogIndex) {
 }
 
 #[test]
-fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
+fn restore_wakes_readers_and_raises_indexes() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let early = cluster.put("kept");
@@ -811,7 +672,7 @@ fn nobody_sleeps_through_a_restore_and_no_index_goes_back() {
 }
 
 #[test]
-fn a_server_that_learns_of_a_restore_by_a_snapshot_tells_everybody_too() {
+fn restore_by_snapshot_wakes_readers() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     cluster.put("kept");
@@ -846,7 +707,7 @@ pub(crate) fn newcomer(node: &str, instance_id: &str) -> NewServer {
 }
 
 #[test]
-fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
+fn join_reply_waits_for_membership() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let follower = cluster.follower();
@@ -860,7 +721,7 @@ fn a_server_joins_once_it_is_a_member_and_has_an_id_of_its_own() {
 }
 
 #[test]
-fn a_node_name_that_is_alive_is_given_to_no_other_server() {
+fn join_with_live_name_denied() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let name = record(follower).node.to_string();
@@ -869,7 +730,7 @@ fn a_node_name_that_is_alive_is_given_to_no_other_server() {
 }
 
 #[test]
-fn a_server_announces_no_other_than_itself() {
+fn server_may_announce_only_itself() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let moved = Server { address: "elsewhere:8300".into(), ..record(follower) };
@@ -880,7 +741,7 @@ fn a_server_announces_no_other_than_itself() {
 }
 
 #[test]
-fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is() {
+fn leader_tracks_versions_and_stability() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
     let row = |cluster: &mut Cluster, by: ServerId| match cluster.ask(by, &agent("a1"), Request::Status) {
@@ -912,60 +773,7 @@ fn the_leader_knows_the_versions_of_all_and_since_when_each_is_as_well_as_it_is(
 // Disks that reject writes.
 
 #[test]
-fn writers_are_told_at_once_when_the_disk_fails_and_readers_wait_on() {
-    let mut cluster = Cluster::start(1);
-    let (leader, known) = (cluster.leader(), cluster.put("k"));
-    cluster.servers.get_mut(&leader).expect("it runs").held = Some(Vec::new());
-    let proposal = cluster.proposal(put("k"));
-    let write = cluster.call(leader, &agent("a1"), proposal);
-    let parked = cluster.call(leader, &agent("a1"), read("k", Consistency::Stale, Some(known)));
-    cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
-    let answer = cluster.answer(leader, write).expect("no write waits for the disk");
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Unknown(_))), "{answer:?}");
-    assert_eq!(cluster.answer(leader, parked), None);
-    let answer = cluster.command(put("k"));
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Disk(_))), "{answer:?}");
-}
-
-#[test]
-fn a_leader_whose_disk_refuses_lets_another_one_lead() {
-    let mut cluster = Cluster::start(3);
-    let leader = cluster.leader();
-    cluster.turn(leader, Some(Event::Disk(DiskHealth::Failing("no space".into()))));
-    let answer = cluster.command(put("k"));
-    assert!(is_sent_away(&answer), "another server could accept it: {answer:?}");
-    cluster.run(SECOND);
-    assert_ne!(cluster.leader(), leader, "at once, and not after an election timeout");
-}
-
-#[test]
-fn where_a_majority_of_the_disks_refuses_the_reason_is_told_and_the_leader_stays() {
-    let mut cluster = Cluster::start(3);
-    let (leader, follower) = (cluster.leader(), cluster.follower());
-    let full = "no space left on device";
-    for id in [follower, leader] {
-        cluster.turn(id, Some(Event::Disk(DiskHealth::Failing(full.into()))));
-        // The leader learns of the other one first, or it would hand over.
-        cluster.run(if id == follower { SECOND } else { 2 * TICK });
-    }
-    for _ in 0..5 {
-        let answer = cluster.command(put("k"));
-        let Response::Unavailable(Unavailable::Disk(why)) = &answer else { panic!("{answer:?}") };
-        assert!(why.starts_with(full), "{why}");
-        assert!([follower, leader].iter().all(|id| why.contains(&format!("s{id}"))), "{why}");
-        cluster.run(SECOND);
-    }
-    assert_eq!(cluster.leader(), leader, "no other server could be elected");
-    let answer = cluster.ask(leader, &agent("a1"), read("k", Consistency::Default, None));
-    assert!(matches!(answer, Response::Answer(_)), "reads continue: {answer:?}");
-    cluster.turn(follower, Some(Event::Disk(DiskHealth::Good)));
-    cluster.run(5 * SECOND);
-    assert_ne!(cluster.leader(), leader, "now another one can lead");
-    cluster.put("k");
-}
-
-#[test]
-fn a_leader_that_is_to_stop_hands_over_first() {
+fn stopping_leader_hands_over_first() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     cluster.turn(leader, Some(Event::Leave));
@@ -979,7 +787,7 @@ fn a_leader_that_is_to_stop_hands_over_first() {
 // Snapshots.
 
 #[test]
-fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
+fn outdated_snapshot_is_not_fetched() {
     let mut cluster = Cluster::start(3);
     cluster.put("k");
     let (leader, follower) = (cluster.leader(), cluster.follower());
@@ -994,4 +802,13 @@ fn a_snapshot_that_is_older_than_what_is_here_is_not_fetched() {
     let (now, one) = (cluster.now, cluster.servers.get_mut(&follower).expect("it runs"));
     one.frontend.handle(now, Event::Core(Input::Peer(leader, message)), &mut one.actions);
     assert_eq!(one.actions.fetch, None);
+}
+
+crate::script::stories! { crate::judge::Fleet, "frontend.txt",
+    isolated_leader_withholds_reads_and_renewals follower_redirects_write_to_leader
+    write_acknowledged_only_when_durable write_or_delete_wakes_parked_read
+    old_index_query_returns_immediately blocking_query_timeout_returns_current_state
+    deposed_leader_redirects_parked_default_reads snapshot_install_wakes_parked_reads
+    disk_failure_fails_writes_keeps_reads leader_hands_over_on_disk_failure
+    majority_disk_failure_keeps_leader
 }

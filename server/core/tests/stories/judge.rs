@@ -2,32 +2,29 @@
 //! that judge them. The time bounds here are the guarantee to users. An outage shorter than a
 //! window ends no session, and a dead host's locks are granted to others soon after it.
 
-mod agents;
-mod force_leave;
 mod given_up;
-mod jurors;
 mod mesh;
 mod node_leases;
-mod restarts;
-mod stalled_renewals;
+mod servers;
+mod world;
 
 use crate::frontend::{Cluster, agent};
 use crate::names::session as session_id;
-use crate::solo::{CORRUPTION_CHECK_INTERVAL, REAP_FAILED_AFTER, Solo};
 use lockmesh_core::frontend::{CallRef, Event};
+use lockmesh_core::observed::{JudgeCounts, Observed};
 use lockmesh_core::raft::TICK;
-use lockmesh_core::raft::message::MessageKind;
-use lockmesh_core::{Input, NodeInput};
-use lockmesh_protocol::command::{AgentRegistration, Command, Deregistration, NodeFailure, Registration};
+use lockmesh_core::{Input, NodeInput, State};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{AgentRegistration, Command, Registration};
 use lockmesh_protocol::given_up::{GivenUpSession, NodeAnswer};
-use lockmesh_protocol::id::{CheckId, LogIndex, ServerId, SessionId};
-use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseEnd, LeaseId, LeaseSecret};
+use lockmesh_protocol::id::{CheckId, Generation, LogIndex, RequestId, ServerId, SessionId};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, LeaseSecret};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
     Agent, Behavior, Check, CheckStatus, Incarnation, LossCause, MemberStatus, Node, SessionSpec,
 };
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,6 +56,8 @@ struct Host {
     answers_agents: BTreeSet<String>,
     /// The sessions that its guards gave up.
     given_up: Vec<GivenUpSession>,
+    /// The lease of its name's registration before.
+    former: Option<LeaseId>,
 }
 
 impl Host {
@@ -72,7 +71,7 @@ impl Host {
 }
 
 /// Three servers, and hosts that renew.
-struct Fleet {
+pub(crate) struct Fleet {
     cluster: Cluster,
     hosts: BTreeMap<String, Host>,
     /// Unanswered challenges with the end of their timeout.
@@ -86,6 +85,13 @@ struct Fleet {
     challenged: Vec<(ServerId, Time)>,
     /// The nonce with which hosts answer all challenges, as in a replay of an earlier answer.
     replays: Option<u64>,
+    /// A story's names for servers and calls, and the times of its restarts and elections.
+    names: BTreeMap<String, ServerId>,
+    calls: BTreeMap<String, (ServerId, CallRef)>,
+    marks: BTreeMap<&'static str, Time>,
+    backup: Vec<Change>,
+    /// The leader's counts since an earlier reading, as read at this moment.
+    counts: Option<JudgeCounts>,
 }
 
 fn node(name: &str) -> Node {
@@ -126,16 +132,27 @@ fn session_of(name: &str, node: &str, health_window: HealthWindow) -> SessionSpe
 
 impl Fleet {
     fn start() -> Self {
-        Self::start_with(SECOND)
+        Self::start_with(3, SECOND)
     }
 
-    /// The same, with this stall timeout.
-    fn start_with(stall_timeout: Duration) -> Self {
-        let cluster = Cluster::start_with(3, stall_timeout);
-        let (hosts, unanswered) = (BTreeMap::new(), Vec::new());
-        let (stuck, renewals, asked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (challenged, replays) = (Vec::new(), None);
-        let mut fleet = Self { cluster, hosts, unanswered, stuck, renewals, asked, challenged, replays };
+    /// The same, with this many servers and this stall timeout.
+    fn start_with(servers: u64, stall_timeout: Duration) -> Self {
+        let cluster = Cluster::start_with(servers, stall_timeout);
+        let mut fleet = Self {
+            cluster,
+            hosts: BTreeMap::new(),
+            unanswered: Vec::new(),
+            stuck: BTreeSet::new(),
+            renewals: Vec::new(),
+            asked: Vec::new(),
+            challenged: Vec::new(),
+            replays: None,
+            names: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            backup: Vec::new(),
+            counts: None,
+        };
         // The cluster's own agent never renews. It fails here, so that it does not affect the
         // stories.
         fleet.run(7 * SECOND);
@@ -146,6 +163,29 @@ impl Fleet {
     fn host(&mut self, name: &str) {
         let response = self.register(name, process(1, 1));
         self.registered(name, process(1, 1), &response);
+    }
+
+    /// Adds hosts, each with a session of this window.
+    fn hosts(&mut self, count: usize, window: Option<HealthWindow>) {
+        for name in (1..=count).map(|number| format!("h{number}")) {
+            self.host(&name);
+            if let Some(window) = window {
+                self.session(&name, &name, window);
+            }
+        }
+        if window.is_some() {
+            self.run(SECOND);
+            self.observed();
+        }
+    }
+
+    /// Adds hosts; the first one and all servers cannot reach each other.
+    fn cut_off(&mut self, hosts: usize) {
+        self.hosts(hosts, None);
+        self.session("fast", "h1", HealthWindow::Fast);
+        self.run(2 * SECOND);
+        self.asked.clear();
+        self.kill("h1");
     }
 
     fn register(&mut self, name: &str, incarnation: Incarnation) -> Response {
@@ -169,6 +209,7 @@ impl Fleet {
             answers: self.cluster.servers.keys().copied().collect(),
             answers_agents: BTreeSet::new(),
             given_up: Vec::new(),
+            former: self.hosts.get(name).map(|host| host.lease),
         };
         self.hosts.insert(name.into(), host);
     }
@@ -228,12 +269,17 @@ impl Fleet {
 
     /// Renews once at a server.
     fn renew(&mut self, name: &str, to: ServerId) -> CallRef {
+        let renewal = self.renewal(name, self.hosts[name].secret);
+        self.cluster.call(to, &agent(name), renewal)
+    }
+
+    /// The next renewal of a host, made with this secret.
+    fn renewal(&mut self, name: &str, secret: LeaseSecret) -> Request {
         let now = self.cluster.now();
         let host = self.at(name);
         host.sequence += 1;
         host.renewed = now;
-        let renewal = host.secret.renewal(host.lease, host.sequence, 0);
-        self.cluster.call(to, &agent(name), Request::RenewLease(renewal))
+        Request::RenewLease(secret.renewal(host.lease, host.sequence, 0))
     }
 
     /// Sends all challenges, and reports their outcomes.
@@ -253,6 +299,28 @@ impl Fleet {
         let over: Vec<_> = self.unanswered.extract_if(.., |(until, ..)| *until <= now).collect();
         for (_, id, challenge) in over {
             self.report_challenge(id, challenge, None);
+        }
+    }
+
+    /// Sends the questions for agents, and reports the answers.
+    fn ask_through_agents(&mut self) {
+        for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
+            for wanted in self.cluster.take_questions(id) {
+                assert_eq!(
+                    (wanted.agent_address.as_str(), wanted.question.address.as_str()),
+                    ("10.0.0.1:8301", "10.0.0.1:8301")
+                );
+                let (challenge, agent) = (wanted.question.challenge, wanted.agent.to_string());
+                self.asked.push((self.cluster.now(), challenge, agent.clone()));
+                let Some(host) = self.hosts.get_mut(wanted.question.node.as_str()) else { continue };
+                if host.lease == challenge.lease && host.answers_agents.contains(&agent) {
+                    host.sequence += 1;
+                    let answer = host.answer(challenge.nonce);
+                    self.cluster
+                        .turn(id, Some(Event::Core(Input::Node(NodeInput::AgentAnswered(Box::new(answer))))));
+                    self.cluster.deliver();
+                }
+            }
         }
     }
 
@@ -281,28 +349,47 @@ impl Fleet {
         session_id(name)
     }
 
+    /// The state that the leader has applied.
+    fn state(&self) -> &State {
+        self.cluster.servers[&self.cluster.leader()].frontend.core().state()
+    }
+
     fn lives(&self, session: &str) -> bool {
-        let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
-        state.session(session_id(session)).is_some()
+        self.state().session(session_id(session)).is_some()
     }
 
     fn member(&self, name: &str) -> Arc<Agent> {
-        let state = self.cluster.servers[&self.cluster.leader()].frontend.core().state();
-        Arc::clone(state.member(&name.into()).expect("it registered"))
+        Arc::clone(self.state().member(&name.into()).expect("it registered"))
     }
 
     fn status(&self, name: &str) -> MemberStatus {
         self.member(name).status
     }
 
-    /// The time from a dead host's last renewal to the end of a session.
-    fn time_of_death(&mut self, host: &str, session: &str) -> Duration {
-        let session = session.to_owned();
-        let limit = 40 * SECOND;
-        self.run_until(limit, |fleet| !fleet.lives(&session));
-        assert!(!self.lives(&session), "{session} lives on");
-        let renewed = self.at(host).renewed;
-        self.cluster.now().since(renewed)
+    /// The causes of ended sessions, oldest first.
+    fn losses(&self) -> Vec<LossCause> {
+        let (_, Rows::Losses(losses)) = self.state().query(&Query::Losses) else { panic!("no losses") };
+        losses.iter().map(|loss| loss.cause.clone()).collect()
+    }
+
+    /// The leader's measurements since the last call.
+    fn observed(&mut self) -> Observed {
+        let leader = self.cluster.leader();
+        self.observed_by(leader)
+    }
+
+    fn observed_by(&mut self, id: ServerId) -> Observed {
+        self.cluster.servers.get_mut(&id).expect("it runs").frontend.take_observed()
+    }
+
+    /// Sends a command of a host's agent, as request `generation.sequence`.
+    fn propose(&mut self, name: &str, request: &str, command: Command) -> (ServerId, CallRef) {
+        let (leader, agent_number) = (self.cluster.leader(), self.hosts[name].lease.agent);
+        let (generation, sequence) = request.split_once('.').expect("as generation.sequence");
+        let generation = Generation(generation.parse().expect("a number"));
+        let sequence = sequence.parse().expect("a number");
+        let id = RequestId { agent: agent_number, generation, sequence, lowest: 1 };
+        (leader, self.cluster.call(leader, &agent(name), Request::Propose(Some(id), command)))
     }
 
     /// Cuts the leader off, and runs until another server leads.
@@ -315,394 +402,71 @@ impl Fleet {
     }
 }
 
-fn is_renewed(response: Option<&Response>) -> bool {
-    matches!(response, Some(Response::LeaseRenewed(_)))
+crate::script::stories! { Fleet, "judge/verdicts.txt",
+    dead_host_sessions_end_per_window outage_within_window_ends_nothing
+    silent_host_without_sessions_fails loss_names_confirming_servers host_answering_one_server_survives
+    no_verdict_without_juror_quorum leader_change_mid_check_restarts_windows server_pause_fails_no_node
+    late_server_abstains_for_window new_fast_session_gets_full_window many_silent_hosts_engage_brake
+    mass_failure_challenges_are_paced follower_relays_renewal_to_leader
+    a_deposed_leader_acknowledges_nothing renewal_with_foreign_credentials_denied
+    renewal_unacknowledged_while_verdict_pending answer_during_pending_verdict_extends_window
+    failed_host_renewal_requires_reregistration second_process_denied_while_first_answers
+    waiting_registrations_limited_per_node second_process_replaces_silent_one
+    concurrent_takeovers_admit_one replaced_host_sessions_end_per_window
+    corrupt_leader_issues_no_verdicts catalog_health_converges_to_roster
+    session_on_falsely_healthy_node_ends verdict_skips_health_of_deregistered_node
 }
 
-#[track_caller]
-fn assert_within(took: Duration, window: Duration) {
-    assert!(took >= window, "{took:?} is less than {window:?}");
-    assert!(took <= window + SLACK, "{took:?} is far more than {window:?}");
-}
-
-// Verdicts.
-
-#[test]
-fn the_sessions_of_a_dead_host_end_each_after_its_own_window() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    for window in HealthWindow::ALL {
-        fleet.session(window.as_str(), "h1", window);
-    }
-    fleet.run(10 * SECOND);
-    assert!(HealthWindow::ALL.iter().all(|window| fleet.lives(window.as_str())), "it lives");
-    fleet.kill("h1");
-    let took = fleet.time_of_death("h1", "fast");
-    assert_within(took, HealthWindow::Fast.validity());
-    assert!(fleet.lives("default") && fleet.status("h1") == MemberStatus::Alive);
-    let took = fleet.time_of_death("h1", "default");
-    assert_within(took, HealthWindow::Default.validity());
-    assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Failed);
-    let took = fleet.time_of_death("h1", "safe");
-    assert_within(took, HealthWindow::Safe.validity());
-    let leader = fleet.cluster.leader();
-    let observed = fleet.cluster.servers.get_mut(&leader).expect("it runs").frontend.take_observed();
-    assert_eq!(observed.judge.verdicts, [1, 2, 1], "the cluster's own agent is among them");
-    assert!(observed.judge.renewals_acknowledged > 0 && observed.judge.checks_opened >= 2);
-}
-
-#[test]
-fn an_outage_that_is_shorter_than_the_window_ends_nothing_however_soon_before_a_renewal_it_began() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    for window in [HealthWindow::Default, HealthWindow::Fast] {
-        fleet.session(window.as_str(), "h1", window);
-        fleet.at("h1").renews_every = Some(window.renewal_interval());
-        fleet.run(10 * SECOND);
-        let renewed = fleet.at("h1").renewed;
-        fleet.run_until(5 * SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
-        let host = fleet.at("h1").clone();
-        fleet.run(window.renewal_interval() - 2 * TICK);
-        fleet.kill("h1");
-        fleet.run(window.duration());
-        *fleet.at("h1") = Host { sequence: fleet.at("h1").sequence, ..host };
-        fleet.run(10 * SECOND);
-        assert!(fleet.lives(window.as_str()) && fleet.status("h1") == MemberStatus::Alive, "{window:?}");
+mod agents {
+    crate::script::stories! { super::Fleet, "judge/agents.txt",
+        node_reached_by_agents_survives one_reaching_agent_suffices
+        silent_agents_neither_confirm_nor_delay agents_under_check_are_not_asked
+        stale_or_forged_answer_ignored missing_renewals_reported_until_renewal
+        occasional_renewals_prevent_report failure_or_new_leader_clears_report
     }
 }
 
-#[test]
-fn a_host_without_sessions_fails_too() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.run(10 * SECOND);
-    fleet.kill("h1");
-    fleet.run_until(20 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
-    let took = fleet.cluster.now().since(fleet.at("h1").renewed);
-    assert_within(took, HealthWindow::Default.validity());
+mod force_leave {
+    crate::script::stories! { super::Fleet, "judge/force_leave.txt",
+        live_node_is_untouched node_leaves_only_after_failure new_leader_challenges_live_node_first
+        new_leader_keeps_silent_node_locks waits_for_verdict_unless_deposed
+        restarting_node_alive_until_window_ends self_prune_leaves_no_reply
+        registration_before_request_keeps_node
+    }
 }
 
-#[test]
-fn a_loss_says_who_confirmed_it() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.kill("h1");
-    fleet.time_of_death("h1", "fast");
-    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
-    let losses = match state.query(&Query::Losses) {
-        (_, Rows::Losses(losses)) => losses,
-        other => panic!("losses were asked for: {other:?}"),
-    };
-    let cause = &losses.last().expect("one was lost").cause;
-    let LossCause::NodeFailed { window: HealthWindow::Fast, confirmed_by, silent_for } = cause else {
-        panic!("{cause:?}")
-    };
-    assert!(confirmed_by.len() >= 2 && *silent_for >= HealthWindow::Fast.validity(), "{cause:?}");
+mod jurors {
+    crate::script::stories! { super::Fleet, "judge/jurors.txt",
+        follower_relaying_renewals_confirms_no_silence answer_to_earlier_check_ignored
+        in_flight_renewal_allows_takeover deposed_leader_rejects_waiting_registrations
+        restore_grants_full_windows restore_denies_two_renewals_per_leader
+        an_election_without_restore_denies_no_renewal deregistered_node_must_reregister
+        relayed_renewal_times_out_after_1s
+    }
 }
 
-#[test]
-fn a_host_that_answers_one_server_is_never_failed() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
-        fleet.kill("h1");
-        fleet.at("h1").answers.insert(id);
-        fleet.run(30 * SECOND);
-        assert!(
-            fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive,
-            "{id} receives its answers"
-        );
+mod restarts {
+    crate::script::stories! { super::Fleet, "judge/restarts.txt",
+        announced_restart_keeps_sessions unfinished_restart_fails_after_window
+        crash_after_return_keeps_window hand_over_ends_announced_restart
+        stale_hand_over_keeps_later_announcement foreign_hand_over_is_denied
+        election_renews_restart_window server_pause_extends_restart_window
+        replacement_host_keeps_announced_window repeated_announcement_extends_nothing
+        new_registration_can_announce_again skipped_restart_restores_health_windows
+        simultaneous_restarts_do_not_brake name_claim_succeeds_within_4_s
+        timely_return_rejects_name_claim name_claim_denied_while_process_renews
+        name_claim_succeeds_after_election
+    }
+}
+
+mod stalled_renewals {
+    crate::script::stories! { super::Fleet, "judge/stalled_renewals.txt",
+        waiting_renewal_delays_verdict timed_out_renewal_allows_verdict
     }
 }
 
 #[test]
-fn too_few_servers_that_can_ask_fail_nobody() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.kill("h1");
-    let leader = fleet.cluster.leader();
-    fleet.stuck = fleet.cluster.servers.keys().copied().filter(|id| *id != leader).collect();
-    fleet.run(30 * SECOND);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-    fleet.stuck.clear();
-    fleet.run(5 * SECOND);
-    assert!(!fleet.lives("fast"));
-}
-
-#[test]
-fn a_leader_that_is_cut_off_fails_nobody_and_the_next_one_gives_whole_windows() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.host("h2");
-    fleet.session("dead", "h1", HealthWindow::Default);
-    fleet.session("living", "h2", HealthWindow::Fast);
-    fleet.run(2 * SECOND);
-    fleet.kill("h1");
-    // In the middle of the check.
-    fleet.run(4 * SECOND);
-    fleet.depose();
-    let serves_since = fleet.cluster.now();
-    fleet.run_until(20 * SECOND, |fleet| !fleet.lives("dead"));
-    let took = fleet.cluster.now().since(serves_since);
-    assert!(took + 2 * TICK >= HealthWindow::Default.validity(), "{took:?}");
-    assert!(took <= HealthWindow::Default.validity() + SLACK, "{took:?}");
-    fleet.run(10 * SECOND);
-    assert!(fleet.lives("living") && fleet.status("h2") == MemberStatus::Alive);
-}
-
-#[test]
-fn servers_that_did_not_run_fail_nobody_for_it() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.run(2 * SECOND);
-    for _ in 0..10 {
-        fleet.cluster.pause(10 * SECOND);
-        fleet.run(3 * SECOND);
-        assert!(fleet.lives("fast"));
-    }
-    assert_eq!(fleet.status("h1"), MemberStatus::Alive);
-}
-
-#[test]
-fn a_server_that_was_late_abstains_for_a_window() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("default", "h1", HealthWindow::Default);
-    fleet.run(2 * SECOND);
-    let leader = fleet.cluster.leader();
-    let (late, deaf) = {
-        let mut others = fleet.cluster.servers.keys().copied().filter(|id| *id != leader);
-        (others.next().expect("there are three"), others.next().expect("there are three"))
-    };
-    // Only the leader and the late server can confirm.
-    fleet.stuck.insert(deaf);
-    let renewed = fleet.at("h1").renewed;
-    fleet.run_until(SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
-    fleet.kill("h1");
-    // The check is open by then, and no server has challenged twice.
-    fleet.run(2 * SECOND);
-    fleet.cluster.down.insert(late);
-    fleet.run(SECOND / 2);
-    fleet.cluster.down.remove(&late);
-    let woke = fleet.cluster.now();
-    fleet.time_of_death("h1", "default");
-    let took = fleet.cluster.now().since(woke);
-    // The leader's next list shows that it missed some, so it may restart its window once.
-    assert!(took >= HealthWindow::Default.duration(), "{took:?}");
-    assert!(took <= HealthWindow::Default.duration() + 2 * SLACK, "{took:?}");
-}
-
-#[test]
-fn a_fast_session_that_is_new_has_its_whole_window() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.at("h1").renews_every = Some(Duration::from_millis(1_660));
-    fleet.run(10 * SECOND);
-    let renewed = fleet.at("h1").renewed;
-    fleet.run_until(5 * SECOND, |fleet| fleet.hosts["h1"].renewed != renewed);
-    fleet.run(Duration::from_millis(1_500));
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let made = fleet.cluster.now();
-    fleet.kill("h1");
-    fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.validity());
-}
-
-#[test]
-fn many_silent_hosts_at_once_are_given_the_longest_window() {
-    let mut fleet = Fleet::start();
-    let names: Vec<String> = (1..=6).map(|number| format!("h{number}")).collect();
-    for name in &names {
-        fleet.host(name);
-        fleet.session(name, name, HealthWindow::Fast);
-    }
-    fleet.run(2 * SECOND);
-    names[..5].iter().for_each(|name| fleet.kill(name));
-    let took = fleet.time_of_death("h1", "h1");
-    assert_within(took, HealthWindow::Safe.validity());
-    assert!(fleet.lives("h6"), "it renews");
-    let leader = fleet.cluster.leader();
-    let figures = |fleet: &Fleet| fleet.cluster.servers[&leader].frontend.figures(fleet.cluster.now());
-    assert!(figures(&fleet).is_braking);
-    fleet.run(40 * SECOND);
-    assert!(!figures(&fleet).is_braking && figures(&fleet).open_checks == 0);
-    fleet.kill("h6");
-    let took = fleet.time_of_death("h6", "h6");
-    assert_within(took, HealthWindow::Fast.validity());
-}
-
-#[test]
-fn very_many_silent_hosts_are_asked_at_a_pace_and_all_of_them_fail() {
-    let mut fleet = Fleet::start();
-    let names: Vec<String> = (1..=104).map(|number| format!("h{number}")).collect();
-    names.iter().for_each(|name| fleet.host(name));
-    names[..100].iter().for_each(|name| fleet.kill(name));
-    fleet.challenged.clear();
-    fleet.run(30 * SECOND);
-    let status = |name: &String| fleet.status(name);
-    assert!(names[..100].iter().all(|name| status(name) == MemberStatus::Failed));
-    assert!(names[100..].iter().all(|name| status(name) == MemberStatus::Alive));
-    for (id, from) in fleet.challenged.iter().copied().step_by(16) {
-        let of_that_second =
-            fleet.challenged.iter().filter(|(other, at)| *other == id && *at >= from && *at < from + SECOND);
-        let count = of_that_second.count();
-        assert!(count <= 256 + 65, "{id} asked {count} times in a second");
-    }
-}
-
-#[test]
-fn a_verdict_by_a_minority_does_nothing() {
-    let mut solo = Solo::start();
-    let lease = solo.core.state().agents().next().expect("it registered").lease();
-    let term = solo.core.log_status().term;
-    let verdict = |confirmed_by: &[u64]| {
-        let confirmed_by = confirmed_by.iter().copied().map(ServerId).collect();
-        let (window, silent_for, base) = (HealthWindow::Default, 5 * SECOND, 0);
-        Command::FailNode(NodeFailure { lease, window, confirmed_by, silent_for, term, base })
-    };
-    assert_eq!(solo.command(verdict(&[2, 3])), Reply::Succeeded(false), "they have no vote");
-    assert_eq!(solo.command(verdict(&[])), Reply::Succeeded(false));
-    assert_eq!(solo.command(verdict(&[1])), Reply::Succeeded(true));
-}
-
-// Renewals.
-
-#[test]
-fn any_server_takes_a_renewal_and_only_the_leader_acknowledges_it() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let follower = fleet.cluster.follower();
-    let call = fleet.renew("h1", follower);
-    let Some(Response::LeaseRenewed(ack)) = fleet.cluster.answer(follower, call) else {
-        panic!("{:?}", fleet.cluster.answer(follower, call))
-    };
-    assert_eq!((ack.lease, ack.shortest), (fleet.hosts["h1"].lease, Some(HealthWindow::Fast)));
-    fleet.at("h1").home = Some(follower);
-    fleet.run(20 * SECOND);
-    assert!(fleet.lives("fast"));
-    let answers = fleet.renewals.iter().map(|(to, call)| fleet.cluster.answer(*to, *call));
-    assert!(answers.filter(|answer| is_renewed(*answer)).count() >= 38);
-}
-
-#[test]
-fn a_deposed_leader_acknowledges_nothing() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    let leader = fleet.cluster.leader();
-    fleet.cluster.cut_off.insert(leader);
-    let at_leader = fleet.renew("h1", leader);
-    let follower = *fleet.cluster.servers.keys().find(|id| **id != leader).expect("there are three");
-    let at_follower = fleet.renew("h1", follower);
-    assert_eq!(fleet.cluster.answer(leader, at_leader), None, "no round confirmed that it still leads");
-    fleet.run(5 * SECOND);
-    for (id, call) in [(leader, at_leader), (follower, at_follower)] {
-        let answer = fleet.cluster.answer(id, call);
-        assert!(matches!(answer, Some(Response::Unavailable(Unavailable::NotLeader { .. }))), "{answer:?}");
-    }
-}
-
-#[test]
-fn a_renewal_that_was_not_made_with_the_secret_is_denied() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.host("h2");
-    let (leader, lease) = (fleet.cluster.leader(), fleet.hosts["h1"].lease);
-    let forged = fleet.hosts["h2"].secret.renewal(lease, 1, 0);
-    let answer = fleet.cluster.ask(leader, &agent("h1"), Request::RenewLease(forged));
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Denied(_))), "{answer:?}");
-    let own = fleet.hosts["h1"].secret.renewal(lease, 1, 0);
-    let answer = fleet.cluster.ask(leader, &agent("h2"), Request::RenewLease(own));
-    assert!(matches!(answer, Response::Unavailable(Unavailable::Denied(_))), "another's certificate");
-}
-
-#[test]
-fn a_renewal_between_a_verdict_and_its_outcome_is_refused() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.run(2 * SECOND);
-    fleet.kill("h1");
-    let leader = fleet.cluster.leader();
-    // No entry commits from here on, and the read rounds continue.
-    fleet.run(SECOND);
-    fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
-    fleet.run(SECOND);
-    assert!(fleet.lives("fast"), "the verdict is not durable yet");
-    let call = fleet.renew("h1", leader);
-    let answer = fleet.cluster.answer(leader, call);
-    assert!(matches!(answer, Some(Response::Unavailable(Unavailable::Unknown(_)))), "{answer:?}");
-}
-
-#[test]
-fn an_answer_between_a_verdict_and_its_outcome_counts_when_that_is_known_and_not_for_ever() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    fleet.session("default", "h1", HealthWindow::Default);
-    fleet.run(2 * SECOND);
-    fleet.kill("h1");
-    fleet.run(SECOND);
-    let (leader, servers) =
-        (fleet.cluster.leader(), fleet.cluster.servers.keys().copied().collect::<Vec<_>>());
-    fleet.cluster.servers.values_mut().for_each(|server| server.held = Some(Vec::new()));
-    fleet.run(SECOND);
-    assert!(fleet.lives("fast"), "the verdict is not durable yet");
-    // Only the leader receives a last answer.
-    fleet.at("h1").answers.insert(leader);
-    fleet.run(SECOND / 2);
-    fleet.kill("h1");
-    servers.into_iter().for_each(|id| fleet.cluster.let_write(id));
-    fleet.run(SECOND);
-    assert!(!fleet.lives("fast") && fleet.lives("default"));
-    let ended = fleet.run_until(20 * SECOND, |fleet| !fleet.lives("default"));
-    assert!((3 * SECOND..8 * SECOND).contains(&ended), "{ended:?} after it answered");
-}
-
-#[test]
-fn a_failed_host_is_told_and_registers_anew() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("safe", "h1", HealthWindow::Safe);
-    fleet.kill("h1");
-    fleet.run_until(20 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
-    let (follower, lease) = (fleet.cluster.follower(), fleet.hosts["h1"].lease);
-    let call = fleet.renew("h1", follower);
-    assert_eq!(fleet.cluster.answer(follower, call), Some(&Response::LeaseEnded(lease, LeaseEnd::Failed)));
-    fleet.host("h1");
-    assert_ne!(fleet.hosts["h1"].lease, lease);
-    fleet.run(20 * SECOND);
-    assert!(fleet.lives("safe") && fleet.status("h1") == MemberStatus::Alive);
-}
-
-// Other processes, other hosts.
-
-#[test]
-fn a_second_process_is_refused_as_long_as_the_first_one_answers() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let lease = fleet.hosts["h1"].lease;
-    let leader = fleet.cluster.leader();
-    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
-    assert_eq!(fleet.cluster.answer(leader, call), None, "the first process is challenged");
-    fleet.run(2 * SECOND);
-    let answer = fleet.cluster.answer(leader, call).expect("it answers").clone();
-    let Response::Unavailable(Unavailable::Denied(why)) = answer else { panic!("{answer:?}") };
-    assert!(why.starts_with("node h1 is here already") && why.contains("10.0.0.1:8301"), "{why}");
-    assert_eq!(fleet.member("h1").lease(), lease);
-    assert!(fleet.lives("fast"));
-    // The same process registers again at once.
-    let response = fleet.register("h1", process(1, 1));
-    assert!(matches!(response, Response::Applied(_)), "{response:?}");
-}
-
-#[test]
-fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_does_not_keep() {
+fn reclaimed_lease_excludes_older_sessions() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
     fleet.session("before", "h1", HealthWindow::Default);
@@ -727,7 +491,7 @@ fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_do
         fleet.kill("h1");
     }
     fleet.session("after", "h1", HealthWindow::Default);
-    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
+    let state = fleet.state();
     let made = |name: &str| state.session(session_id(name)).expect("it lives").create_index;
     let (before, after) = (made("before"), made("after"));
     let from = keeps_from(&mut fleet);
@@ -737,93 +501,6 @@ fn who_gets_its_place_back_from_another_host_is_told_which_sessions_its_lease_do
     assert!(!fleet.lives("before") && fleet.lives("after"));
 }
 
-#[test]
-fn a_second_process_takes_the_place_of_one_that_says_nothing() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("default", "h1", HealthWindow::Default);
-    fleet.run(2 * SECOND);
-    fleet.kill("h1");
-    let leader = fleet.cluster.leader();
-    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 1)));
-    let began = fleet.cluster.now();
-    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
-    assert_within(fleet.cluster.now().since(began), SECOND);
-    let answer = fleet.cluster.answer(leader, call).expect("it was just seen").clone();
-    fleet.registered("h1", process(2, 1), &answer);
-    fleet.run(10 * SECOND);
-    assert!(fleet.lives("default"), "the same boot of the same host");
-}
-
-#[test]
-fn two_that_want_the_same_place_do_not_both_have_it() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.kill("h1");
-    let leader = fleet.cluster.leader();
-    let calls =
-        [2, 3].map(|number| fleet.cluster.call(leader, &agent("h1"), registration("h1", process(number, 1))));
-    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, calls[0]).is_some());
-    let answer = fleet.cluster.answer(leader, calls[0]).expect("it waited for a second").clone();
-    fleet.registered("h1", process(2, 1), &answer);
-    fleet.run(5 * SECOND);
-    let answer = fleet.cluster.answer(leader, calls[1]);
-    assert!(matches!(answer, Some(Response::Unavailable(Unavailable::Denied(_)))), "{answer:?}");
-    assert_eq!(fleet.member("h1").incarnation, fleet.hosts["h1"].incarnation);
-}
-
-#[test]
-fn what_a_former_host_left_ends_when_its_windows_are_over_since_it_was_last_heard() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    for window in HealthWindow::ALL {
-        fleet.session(window.as_str(), "h1", window);
-    }
-    fleet.kill("h1");
-    let killed = fleet.cluster.now();
-    let leader = fleet.cluster.leader();
-    let call = fleet.cluster.call(leader, &agent("h1"), registration("h1", process(2, 2)));
-    fleet.run_until(10 * SECOND, |fleet| fleet.cluster.answer(leader, call).is_some());
-    let answer = fleet.cluster.answer(leader, call).expect("it was just seen").clone();
-    fleet.registered("h1", process(2, 2), &answer);
-    fleet.session("new", "h1", HealthWindow::Fast);
-    for window in HealthWindow::ALL {
-        assert!(fleet.lives(window.as_str()));
-        fleet.run_until(20 * SECOND, |fleet| !fleet.lives(window.as_str()));
-        let took = fleet.cluster.now().since(killed);
-        let interval = HealthWindow::Fast.renewal_interval();
-        assert!(took + interval + TICK >= window.validity() && took <= window.validity() + SLACK, "{took:?}");
-    }
-    fleet.run(SECOND);
-    assert!(fleet.lives("new") && fleet.member("h1").former_sessions_until.is_none());
-}
-
-#[test]
-fn a_leader_whose_state_is_corrupt_ends_nothing_by_silence() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let leader = fleet.cluster.leader();
-    crate::corruption::corrupt(&mut fleet.cluster, leader);
-    // No server takes over, and it replies to no request, so it receives no renewal.
-    fleet.cluster.lost = Some(MessageKind::TimeoutNow);
-    fleet.at("h1").answers.clear();
-    fleet.cluster.put("something new");
-    fleet.run_until(CORRUPTION_CHECK_INTERVAL * 2, |fleet| {
-        fleet.cluster.servers[&leader].frontend.is_corrupt()
-    });
-    fleet.run(20 * SECOND);
-    assert!(fleet.cluster.servers[&leader].frontend.is_corrupt() && fleet.cluster.leader() == leader);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-    // The next leader grants full windows, and receives the node's renewals again.
-    fleet.cluster.lost = None;
-    fleet.run(20 * SECOND);
-    assert_ne!(fleet.cluster.leader(), leader);
-    assert!(fleet.lives("fast") && fleet.status("h1") == MemberStatus::Alive);
-}
-
-// Upkeep.
-
 /// A client's write of a node's health to the catalog.
 fn health(name: &str, status: CheckStatus) -> Command {
     let check = Check {
@@ -832,75 +509,4 @@ fn health(name: &str, status: CheckStatus) -> Command {
     };
     let (service, checks) = (None, vec![check]);
     Command::Register(Registration { node: node(name), skip_node_update: true, service, checks })
-}
-
-#[test]
-fn the_catalog_comes_to_say_what_the_roster_says() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    for name in ["h1", "stranger"] {
-        let answer = fleet.cluster.command(health(name, CheckStatus::Critical));
-        assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    }
-    fleet.run(65 * SECOND);
-    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
-    let checks = |name: &str| match state.query(&Query::NodeChecks(name.into())) {
-        (_, Rows::Checks(checks)) => checks,
-        other => panic!("checks were asked for: {other:?}"),
-    };
-    assert_eq!(checks("h1")[0].status, CheckStatus::Passing);
-    assert!(checks("stranger").is_empty(), "it has no agent");
-}
-
-#[test]
-fn sessions_on_a_failed_node_that_somebody_called_healthy_end_with_its_silence() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.kill("h1");
-    fleet.run(10 * SECOND);
-    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
-    let answer = fleet.cluster.command(health("h1", CheckStatus::Passing));
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    fleet.session("fast", "h1", HealthWindow::Fast);
-    let made = fleet.cluster.now();
-    fleet.time_of_death("h1", "fast");
-    assert_within(fleet.cluster.now().since(made), HealthWindow::Fast.validity());
-}
-
-#[test]
-fn a_node_that_left_the_catalog_is_given_no_health_by_a_verdict() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.kill("h1");
-    let whole = Deregistration { node: "h1".into(), service: None, check: None };
-    let answer = fleet.cluster.command(Command::Deregister(whole));
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    fleet.run(10 * SECOND);
-    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
-    let state = fleet.cluster.servers[&fleet.cluster.leader()].frontend.core().state();
-    assert_eq!(state.check(), Ok(()));
-    let counts = state.member_counts();
-    assert_eq!((counts.failed, counts.alive), (2, 0), "the cluster's own agent is one of them");
-}
-
-#[test]
-fn a_member_that_has_been_failed_for_long_is_forgotten() {
-    let mut solo = Solo::start();
-    let status = |solo: &Solo| solo.core.state().agents().next().map(|agent| agent.status);
-    // Its agent never renews, and does not listen.
-    solo.run(7 * SECOND);
-    assert_eq!(status(&solo), Some(MemberStatus::Failed));
-    solo.run(REAP_FAILED_AFTER - 7 * SECOND);
-    assert_eq!(status(&solo), Some(MemberStatus::Failed));
-    solo.run(7 * SECOND);
-    assert_eq!(status(&solo), None);
-}
-
-#[test]
-fn a_failed_member_on_which_a_session_without_checks_lives_is_not_forgotten() {
-    let mut solo = Solo::start();
-    let session = solo.session("1", Duration::ZERO, Duration::ZERO);
-    solo.run(REAP_FAILED_AFTER + 10 * SECOND);
-    assert!(solo.lives(&session));
-    assert_eq!(solo.core.state().agents().next().map(|agent| agent.status), Some(MemberStatus::Failed));
 }

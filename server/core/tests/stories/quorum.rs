@@ -3,10 +3,10 @@
 //! applied index have the same state.
 
 use crate::solo::Disk;
+use lockmesh_core::durability::setback::SetBack;
 use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, Membership, SnapshotMeta};
 use lockmesh_core::raft::message::PeerMessage;
-use lockmesh_core::setback::SetBack;
 use lockmesh_core::{CallToken, Core, Input, Outbox, Proposal};
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
@@ -234,13 +234,13 @@ fn storm(seed: u64) -> String {
 }
 
 #[test]
-fn ten_storms_lose_nothing_that_was_answered() {
+fn storms_lose_no_acknowledged_write() {
     for seed in 0..10 {
         storm(seed);
     }
 }
 
 #[test]
-fn the_same_seed_makes_the_same_run() {
+fn same_seed_repeats_run() {
     assert_eq!(storm(5), storm(5));
 }

@@ -19,7 +19,7 @@ fn register(node: &str, service: &str, address: &str) -> Command {
 }
 
 #[test]
-fn a_watcher_of_a_service_sleeps_through_changes_of_others() {
+fn watch_ignores_other_services() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader();
     let read = |known| Request::Read {

@@ -4,7 +4,7 @@ use crate::names::session as session_id;
 use lockmesh_core::raft::log::{HardState, LogEntry, LogWrite, OwnMemory, Recovered, SnapshotMeta};
 use lockmesh_core::raft::{ElectionTimeout, TICK};
 use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, State, TimerConfig};
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::command::{AgentRegistration, Command, NewEntry};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -55,6 +55,11 @@ impl Disk {
     /// The last index that the disk knows to be committed.
     pub(crate) fn commit(&self) -> LogIndex {
         self.hard_state.commit
+    }
+
+    /// The server that its vote went to.
+    pub(crate) fn vote(&self) -> ServerId {
+        self.hard_state.vote
     }
 
     /// Makes a snapshot durable.
@@ -282,21 +287,6 @@ impl Solo {
         };
         assert_eq!(self.command(Command::CreateSession(session)), Reply::Session(id));
         id
-    }
-
-    /// Tries to acquire the lock.
-    pub(crate) fn acquire(&mut self, key: &str, session: &SessionId) -> Reply {
-        self.command(Command::Kv(KvCommand::Acquire(entry(key), *session)))
-    }
-
-    /// Renews a session; returns whether it exists.
-    pub(crate) fn renew(&mut self, session: &SessionId) -> Option<bool> {
-        let token = self.token();
-        self.input(Input::Renew(token, *session));
-        match self.replies.remove(&token)? {
-            Response::Renewed(session) => Some(session.is_some()),
-            _ => None,
-        }
     }
 
     /// Requests a read; returns whether it is allowed at once.

@@ -116,6 +116,6 @@ fn fifty_storms_break_no_promise() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_run() {
+fn same_seed_repeats_run() {
     assert_eq!(storm(11), storm(11));
 }

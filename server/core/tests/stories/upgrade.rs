@@ -49,7 +49,7 @@ fn refusal(reply: &Reply) -> &str {
 }
 
 #[test]
-fn the_format_rises_as_soon_as_every_server_reads_it_and_never_before() {
+fn format_rises_after_last_upgrade() {
     let mut cluster = Cluster::start(3);
     for (id, formats) in [(1, [NOW; 3]), (2, [NOW; 3]), (3, [LATER; 3])] {
         assert_eq!(cluster.install(id, LATER), Reply::Done);
@@ -60,7 +60,7 @@ fn the_format_rises_as_soon_as_every_server_reads_it_and_never_before() {
 }
 
 #[test]
-fn a_server_that_reads_less_is_not_admitted_in_words() {
+fn older_build_is_not_admitted() {
     let mut cluster = Cluster::start(3);
     (1..=3).for_each(|id| assert_eq!(cluster.install(id, LATER), Reply::Done));
     cluster.run(3 * SECOND);
@@ -109,7 +109,7 @@ fn stopped_in_words(cluster: &Cluster, id: ServerId) {
 }
 
 #[test]
-fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_there() {
+fn older_build_stops_at_format_change() {
     let absent = ServerId(3);
     let mut cluster = raised_without(absent);
     cluster.restart_reading(absent, NOW);
@@ -127,7 +127,7 @@ fn a_build_that_was_put_back_stops_at_the_newer_format_and_a_newer_one_goes_on_t
 }
 
 #[test]
-fn a_build_that_reads_less_stops_at_a_snapshot_and_at_its_own_folder_of_the_newer_format() {
+fn older_build_stops_at_newer_snapshot() {
     let mut cluster = raised_without(ServerId(3));
     // It announced the newer format, and is started with an older build.
     let (node_id, address) = (String::new(), "d:8300".into());

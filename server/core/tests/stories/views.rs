@@ -66,7 +66,7 @@ fn is_overloaded(response: &Response, why: &str) -> bool {
 }
 
 #[test]
-fn all_parts_show_the_same_moment() {
+fn parts_share_one_index() {
     let (mut cluster, leader) = cluster();
     let follower = cluster.follower();
     for (server, consistency) in
@@ -101,10 +101,12 @@ impl Lists {
         Self { server: lists.cluster.follower(), ..lists }
     }
 
+    /// Sends a request on a connection: 1, 101 and 201 are connections of the node `a1`.
     fn call(&mut self, caller: u64, request: Request) -> CallRef {
         self.last_call += 1;
         let from = CallRef { caller: Caller(caller), call: CallId(self.last_call) };
-        self.cluster.turn(self.server, Some(Event::Call { from, peer: agent("a1"), request }));
+        let peer = agent(&format!("a{}", caller % 100));
+        self.cluster.turn(self.server, Some(Event::Call { from, peer, request }));
         self.cluster.deliver();
         from
     }
@@ -112,6 +114,12 @@ impl Lists {
     /// Requests lists, each with a call of its own.
     fn begin(&mut self, count: usize, caller: u64, consistency: Consistency) -> Vec<CallRef> {
         (0..count).map(|_| self.call(caller, all(consistency))).collect()
+    }
+
+    /// Begins as many lists as a server has views: three of the first node, then of others.
+    fn fill(&mut self, consistency: Consistency) -> Vec<CallRef> {
+        let counts = [(3, 1), (4, 9), (1, 8)];
+        counts.map(|(count, caller)| self.begin(count, caller, consistency)).concat()
     }
 
     fn begin_one(&mut self, caller: u64) -> CallRef {
@@ -132,6 +140,12 @@ impl Lists {
         part(self.answer(call).expect("it does not wait").clone())
     }
 
+    /// Requests the second part of a list.
+    fn read_on(&mut self, call: CallRef) -> Response {
+        let read = self.call(call.caller.0, next(&self.first(call)));
+        self.answer(read).expect("it does not wait").clone()
+    }
+
     fn end(&mut self, call: CallRef) {
         let end = Request::EndView(self.first(call).view, Consistency::Default);
         let ended = self.call(call.caller.0, end);
@@ -146,9 +160,9 @@ impl Lists {
 }
 
 #[test]
-fn the_ninth_list_waits_for_the_end_of_another_and_shows_the_state_of_that_time() {
+fn waiting_list_reads_current_state() {
     let mut lists = Lists::of_leader();
-    let before = lists.begin(8, 1, Consistency::Default);
+    let before = lists.fill(Consistency::Default);
     let views: Vec<ViewId> = before.iter().map(|call| lists.first(*call).view).collect();
     let ninth = lists.begin_one(1);
     assert_eq!((lists.waits(ninth), lists.counts()), (true, (8, 1)));
@@ -165,12 +179,14 @@ fn the_ninth_list_waits_for_the_end_of_another_and_shows_the_state_of_that_time(
 }
 
 #[test]
-fn a_list_that_waits_too_long_is_refused() {
+fn waiting_list_times_out() {
     let mut lists = Lists::of_leader();
-    lists.begin(8, 1, Consistency::Default);
+    let open = lists.fill(Consistency::Default);
     let early = lists.begin_one(2);
     lists.cluster.run(SECOND);
     let late = lists.begin_one(2);
+    // A list that is read keeps its place.
+    open.iter().for_each(|call| drop(part(lists.read_on(*call))));
     lists.cluster.run(9 * SECOND - TICK);
     assert!(lists.waits(early));
     lists.cluster.run(TICK);
@@ -178,19 +194,20 @@ fn a_list_that_waits_too_long_is_refused() {
     assert!(is_overloaded(refused, "this request waited 10 s for its turn: read fewer"), "{refused:?}");
     assert_eq!((lists.waits(late), lists.counts()), (true, (8, 1)));
     lists.cluster.run(SECOND);
-    assert!(!lists.waits(late));
+    lists.first(late);
 }
 
 #[test]
-fn a_limited_number_of_lists_waits_half_of_them_of_one_connection() {
+fn waiting_lists_limited_half_per_node() {
     let mut lists = Lists::of_leader();
-    // The first eight begin.
-    let of_one = lists.begin(8 + 32, 1, Consistency::Default);
-    assert_eq!((lists.waits(of_one[8]), lists.counts()), (true, (8, 32)));
-    let refused = lists.begin_one(1);
+    // The first four begin.
+    let of_one = lists.begin(4 + 31, 1, Consistency::Default);
+    assert_eq!((lists.waits(of_one[4]), lists.counts()), (true, (4, 31)));
+    lists.begin_one(101);
+    let refused = lists.begin_one(201);
     let refused = lists.answer(refused).expect("it does not wait");
     assert!(is_overloaded(refused, "32 requests of this agent wait"), "{refused:?}");
-    lists.begin(32, 2, Consistency::Default);
+    lists.begin(4 + 32, 2, Consistency::Default);
     assert_eq!(lists.counts(), (8, 64));
     let refused = lists.begin_one(3);
     let refused = lists.answer(refused).expect("it does not wait");
@@ -198,12 +215,21 @@ fn a_limited_number_of_lists_waits_half_of_them_of_one_connection() {
 }
 
 #[test]
-fn lists_begin_in_order_but_none_of_a_connection_with_half_of_the_views_before_those_of_others() {
+fn node_limited_to_half() {
     let mut lists = Lists::of_leader();
-    let open = lists.begin(8, 1, Consistency::Default);
-    let waiting = [1, 2, 3, 2].map(|caller| lists.begin_one(caller));
-    // The last one is alone in the queue: its connection gets a fifth view.
-    for (end, begins) in [(0, 1), (1, 2), (2, 3), (3, 0)] {
+    lists.begin(3, 1, Consistency::Default);
+    lists.begin(3, 101, Consistency::Default);
+    assert_eq!(lists.counts(), (4, 2));
+    let of_other = lists.begin_one(2);
+    lists.first(of_other);
+}
+
+#[test]
+fn fifo_order_skips_full_node() {
+    let mut lists = Lists::of_leader();
+    let open = lists.fill(Consistency::Default);
+    let waiting = [9, 2, 3].map(|caller| lists.begin_one(caller));
+    for (end, begins) in [(0, 1), (1, 2), (3, 0)] {
         assert!(lists.waits(waiting[begins]));
         lists.end(open[end]);
         lists.first(waiting[begins]);
@@ -212,10 +238,54 @@ fn lists_begin_in_order_but_none_of_a_connection_with_half_of_the_views_before_t
 }
 
 #[test]
-fn a_waiting_list_ends_with_its_call_and_with_its_connection() {
+fn unread_view_yields_to_waiter() {
+    let mut lists = Lists::of_leader();
+    let open = lists.fill(Consistency::Default);
+    lists.cluster.run(10 * SECOND - TICK);
+    let [early, late] = [2, 3].map(|caller| lists.begin_one(caller));
+    assert!(lists.waits(early));
+    // This one is read on.
+    part(lists.read_on(open[0]));
+    lists.cluster.run(TICK);
+    [early, late].into_iter().for_each(|call| drop(lists.first(call)));
+    assert_eq!(lists.counts(), (8, 0));
+    part(lists.read_on(open[0]));
+    let ended = lists.read_on(open[1]);
+    assert!(is_overloaded(&ended, "it was not read for 10 s while others waited"), "{ended:?}");
+}
+
+#[test]
+fn repeated_part_keeps_no_view() {
+    let mut lists = Lists::of_leader();
+    let open = lists.begin(4, 1, Consistency::Default);
+    part(lists.read_on(open[0]));
+    lists.cluster.run(9 * SECOND);
+    part(lists.read_on(open[0]));
+    part(lists.read_on(open[1]));
+    lists.cluster.run(SECOND);
+    lists.begin(4, 101, Consistency::Default);
+    assert_eq!(lists.counts(), (4, 1), "three were not read");
+    part(lists.read_on(open[1]));
+}
+
+#[test]
+fn full_node_evicts_only_own() {
+    let mut lists = Lists::of_leader();
+    lists.begin(4, 9, Consistency::Default);
+    let own = lists.begin(4, 1, Consistency::Default);
+    lists.cluster.run(9 * SECOND);
+    own.iter().for_each(|call| drop(part(lists.read_on(*call))));
+    lists.cluster.run(SECOND);
+    let [of_full, of_other] = [1, 2].map(|caller| lists.begin_one(caller));
+    assert!(lists.waits(of_full));
+    lists.first(of_other);
+}
+
+#[test]
+fn cancel_or_disconnect_removes_waiter() {
     for event in [Event::Cancel as fn(CallRef) -> Event, |call| Event::Disconnected(call.caller)] {
         let mut lists = Lists::of_leader();
-        let open = lists.begin(8, 1, Consistency::Default);
+        let open = lists.fill(Consistency::Default);
         let [given_up, kept] = [2, 3].map(|caller| lists.begin_one(caller));
         lists.cluster.turn(lists.server, Some(event(given_up)));
         assert_eq!(lists.counts(), (8, 1));
@@ -226,9 +296,9 @@ fn a_waiting_list_ends_with_its_call_and_with_its_connection() {
 }
 
 #[test]
-fn a_deposed_leader_sends_waiting_readers_away_and_keeps_those_of_old_news() {
+fn deposed_leader_keeps_only_stale_waiters() {
     let mut lists = Lists::of_leader();
-    let open = lists.begin(8, 1, Consistency::Default);
+    let open = lists.fill(Consistency::Default);
     let consistencies = [Consistency::Default, Consistency::Consistent, Consistency::Stale];
     let [default, consistent, stale] = consistencies.map(|consistency| lists.call(2, all(consistency)));
     lists.cluster.leave_alone(lists.server);
@@ -244,9 +314,9 @@ fn a_deposed_leader_sends_waiting_readers_away_and_keeps_those_of_old_news() {
 }
 
 #[test]
-fn a_restore_ends_all_views_and_begins_those_that_wait() {
+fn restore_ends_views_starts_waiters() {
     let mut lists = Lists::of_leader();
-    lists.begin(8, 1, Consistency::Default);
+    lists.fill(Consistency::Default);
     let rows = lists.cluster.backup();
     let written = lists.cluster.put("lost");
     let waiting = lists.begin_one(1);
@@ -257,9 +327,9 @@ fn a_restore_ends_all_views_and_begins_those_that_wait() {
 }
 
 #[test]
-fn a_removed_server_refuses_the_lists_that_wait() {
+fn removed_server_rejects_waiting_lists() {
     let mut lists = Lists::of_follower();
-    lists.begin(8, 1, Consistency::Stale);
+    lists.fill(Consistency::Stale);
     let waiting = lists.begin(2, 1, Consistency::Stale);
     lists.cluster.turn(lists.server, Some(Event::Removed));
     for call in waiting {
@@ -268,7 +338,7 @@ fn a_removed_server_refuses_the_lists_that_wait() {
 }
 
 #[test]
-fn a_view_ends_with_the_call_that_began_it_and_with_a_restore() {
+fn cancel_or_restore_ends_view() {
     let (mut cluster, leader) = cluster();
     let gone = |cluster: &mut Cluster, first: &AnswerPart| {
         let answer = cluster.ask(leader, &agent("a1"), next(first));
@@ -285,7 +355,7 @@ fn a_view_ends_with_the_call_that_began_it_and_with_a_restore() {
 }
 
 #[test]
-fn a_view_belongs_to_its_connection() {
+fn view_is_bound_to_connection() {
     let (mut cluster, leader) = cluster();
     let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
     let mut other = |call, request| {
@@ -301,7 +371,7 @@ fn a_view_belongs_to_its_connection() {
 }
 
 #[test]
-fn a_view_that_is_not_read_in_time_ends() {
+fn unread_view_times_out() {
     let (mut cluster, leader) = cluster();
     let first = part(cluster.ask(leader, &agent("a1"), all(Consistency::Default)));
     cluster.run(59 * SECOND);
@@ -321,7 +391,7 @@ fn reported(number: u64) -> Command {
 }
 
 #[test]
-fn a_view_of_much_replaced_data_ends() {
+fn much_replaced_data_ends_view() {
     let changes = [|number: u64| large(&format!("k{}", number % 10), number), |number: u64| reported(number)];
     for change in changes {
         let (mut cluster, leader) = cluster();

@@ -24,9 +24,9 @@ const PRESENT_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_SERVERS: usize = 64;
 
 /// The reason to wait if no cluster to found or join is configured.
-const NOTHING_CONFIGURED: &str = "no cluster to found or to join is configured: set `quorum.bootstrap_expect` to \
-    the number of servers that found a cluster (1 for a single server), or set `quorum.join`, or run `lockmesh operator \
-    raft add` with this server's address on a host of the cluster";
+const NOTHING_CONFIGURED: &str = "no cluster is configured: set `quorum.bootstrap_expect` to the number of servers \
+    that found one (1 for a single server), or `quorum.join` to servers of a cluster, or run `lockmesh operator raft \
+    add` with this server's address on a host of the cluster";
 
 /// The bootstrap state of one server, and the servers it has met.
 #[derive(Debug)]

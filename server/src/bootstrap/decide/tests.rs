@@ -55,7 +55,7 @@ fn wait(bootstrap: &Bootstrap) -> String {
 }
 
 #[test]
-fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
+fn lowest_id_proposes_others_follow() {
     let (mut a, mut b) = (free("a", 3), free("b", 3));
     introduce(&mut a, "b", 3, Standing::Free);
     assert_eq!(wait(&a), "waiting for 1 more of 3 servers; present: a at a:8300, b at b:8300");
@@ -76,7 +76,7 @@ fn the_one_with_the_lowest_id_begins_and_the_others_follow() {
 }
 
 #[test]
-fn a_server_alone_needs_nobody() {
+fn single_server_founds_alone() {
     let mut a = free("a", 1);
     let wanted = plan(&["a"]);
     assert_eq!(a.decide(NOW), Decision::Promise(wanted.clone()));
@@ -85,7 +85,7 @@ fn a_server_alone_needs_nobody() {
 }
 
 #[test]
-fn one_that_has_begun_speaks_for_all() {
+fn member_confirms_promised_plan() {
     let wanted = plan(&["a", "b", "c"]);
     let mut a = Bootstrap::new(server("a"), 3, Standing::Promised(wanted.clone()));
     introduce(
@@ -98,7 +98,7 @@ fn one_that_has_begun_speaks_for_all() {
 }
 
 #[test]
-fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
+fn existing_cluster_is_always_joined() {
     for expect in [0, 1, 3] {
         let mut a = free("a", expect);
         introduce(&mut a, "b", 3, Standing::Member { cluster_id: "c1".into(), server: ServerId(2) });
@@ -113,7 +113,7 @@ fn a_server_that_finds_a_cluster_joins_it_whatever_it_expects() {
 }
 
 #[test]
-fn what_cannot_come_to_an_end_is_said() {
+fn conflicting_expectations_are_reported() {
     let mut a = free("a", 3);
     introduce(&mut a, "b", 5, Standing::Free);
     assert_eq!(trouble(&a), "`quorum.bootstrap_expect` is 3 here, but 5 on b at b:8300: set the same value");
@@ -130,7 +130,7 @@ fn what_cannot_come_to_an_end_is_said() {
 }
 
 #[test]
-fn servers_that_cannot_be_told_apart_are_said() {
+fn duplicate_identities_are_reported() {
     let mut a = free("a", 3);
     let mut twin = introduction("A", 3, Standing::Free);
     a.note_introduction(NOW, twin.clone());
@@ -143,7 +143,7 @@ fn servers_that_cannot_be_told_apart_are_said() {
 }
 
 #[test]
-fn an_emptied_server_is_another_one_and_its_promise_is_void() {
+fn emptied_founder_voids_promise() {
     let wanted = plan(&["a", "b", "c"]);
     let mut b = Bootstrap::new(server("b"), 3, Standing::Promised(wanted.clone()));
     introduce(&mut b, "a", 3, Standing::Promised(wanted.clone()));
@@ -158,7 +158,7 @@ fn an_emptied_server_is_another_one_and_its_promise_is_void() {
 }
 
 #[test]
-fn who_is_silent_is_not_here_but_its_promise_stands() {
+fn silent_server_counts_only_if_promised() {
     let later = Time(NOW.0 + 3_000_000);
     let mut a = free("a", 2);
     introduce(&mut a, "b", 2, Standing::Free);
@@ -171,7 +171,7 @@ fn who_is_silent_is_not_here_but_its_promise_stands() {
 }
 
 #[test]
-fn no_server_founds_a_cluster_unless_it_is_told_to() {
+fn no_founding_without_configuration() {
     let mut a = free("a", 0);
     for key in ["`quorum.bootstrap_expect`", "1 for a single server", "`quorum.join`", "operator raft add"] {
         assert!(wait(&a).contains(key), "{}", wait(&a));
@@ -183,11 +183,11 @@ fn no_server_founds_a_cluster_unless_it_is_told_to() {
     // Another waiting server does not make it a founder either.
     let mut a = free("a", 0);
     introduce(&mut a, "b", 0, Standing::Free);
-    assert!(wait(&a).starts_with("no cluster to found"));
+    assert!(wait(&a).starts_with("no cluster is configured"));
 }
 
 #[test]
-fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
+fn rebuild_requires_agreed_cluster_id() {
     let given = |name: &str, id: &str| free(name, 2).configured(Some(id.into()), true);
     let mut a = given("a", "old");
     introduce(&mut a, "b", 2, Standing::Free);
@@ -215,7 +215,7 @@ fn a_cluster_is_rebuilt_under_the_configured_id_if_all_founders_agree() {
 }
 
 #[test]
-fn a_server_joins_no_other_cluster_than_the_configured_one() {
+fn only_configured_cluster_is_joined() {
     let mut a = free("a", 0).configured(Some("old".into()), true);
     introduce(&mut a, "b", 3, Standing::Member { cluster_id: "other".into(), server: ServerId(2) });
     assert!(
@@ -310,7 +310,7 @@ fn storm(seed: u64, count: usize, expect: u32, emptying: bool) -> BTreeMap<Strin
 }
 
 #[test]
-fn whoever_crashes_when_one_cluster_begins_and_all_of_it() {
+fn crashes_still_found_one_cluster() {
     for seed in 0..300 {
         let begun = storm(seed, 3, 3, false);
         assert_eq!(begun.len(), 1, "seed {seed}: one cluster begins");
@@ -319,7 +319,7 @@ fn whoever_crashes_when_one_cluster_begins_and_all_of_it() {
 }
 
 #[test]
-fn whoever_is_emptied_no_two_clusters_share_a_server() {
+fn clusters_share_no_server_after_emptying() {
     let mut finished = 0;
     for seed in 0..300 {
         let begun = storm(seed, 4, 3, true);

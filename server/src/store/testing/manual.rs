@@ -4,9 +4,9 @@ use super::disk::FaultyDisk;
 use crate::store::checkpoint::CheckpointStore;
 use crate::store::log::LogStore;
 use crate::store::{Backup, DirtyRows, Store, StoreError, StoreOptions, open};
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
+use lockmesh_core::durability::write_queue::LogCommit;
 use lockmesh_core::raft::log::{HardState, Recovered, SnapshotMeta};
-use lockmesh_core::write_queue::LogCommit;
 use lockmesh_protocol::id::{LogIndex, Term};
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use crate::store::file::StoreFault;
 use crate::store::rows::{self, RowKey};
 use crate::store::{Backup, checkpoint};
 use lockmesh_core::State;
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 use lockmesh_core::raft::log::SnapshotMeta;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! Checkpoints by hand of a store with threads; the driver hands over the frontend's checkpoints.
 
 use crate::store::{DirtyRows, StoreHandle};
+use lockmesh_core::durability::write_queue::Checkpoint;
 use lockmesh_core::raft::log::SnapshotMeta;
-use lockmesh_core::write_queue::Checkpoint;
 
 impl StoreHandle {
     /// Moves the checkpoint to an applied index. A queued checkpoint that has not begun is merged

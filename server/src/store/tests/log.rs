@@ -230,7 +230,7 @@ fn random_schedule(seed: u64) {
 
 /// `SCHEDULES=1000000 cargo test --release -p lockmesh-server --features testing random_schedules`
 #[test]
-fn random_schedules_of_writes_faults_and_crashes_lose_nothing() {
+fn random_schedules_lose_nothing() {
     let count = std::env::var("SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000);
     (0..count).for_each(random_schedule);
 }
@@ -255,7 +255,7 @@ fn segments(disk: &FaultyDisk) -> Vec<String> {
 
 /// A record of [`filled`] has 1,024 bytes; a segment has four.
 #[test]
-fn records_torn_at_any_byte_are_dropped_and_damaged_ones_are_refused() {
+fn torn_tail_dropped_damage_reported() {
     let disk = filled(PAIR, 6);
     disk.remove(REPORTED);
     let name = &segments(&disk)[1];
@@ -290,7 +290,7 @@ fn records_torn_at_any_byte_are_dropped_and_damaged_ones_are_refused() {
 }
 
 #[test]
-fn a_segment_that_is_missing_swapped_foreign_or_older_is_named() {
+fn missing_or_wrong_segment_named() {
     let disk = filled(PAIR, 14);
     let names = segments(&disk);
     let [first, second, third] = [0, 1, 2].map(|place| disk.contents()[&names[place]].clone());
@@ -328,7 +328,7 @@ fn a_segment_that_is_missing_swapped_foreign_or_older_is_named() {
 }
 
 #[test]
-fn entries_before_a_segment_of_votes_are_missed() {
+fn missing_entries_before_votes_detected() {
     let disk = filled(PAIR, 3);
     let (mut log, _) = open(&disk).expect("the disk is good");
     for term in 2..8 {
@@ -364,7 +364,7 @@ fn an_accepted_loss_stays_accepted() {
 }
 
 #[test]
-fn a_failed_sync_closes_its_segment() {
+fn failed_sync_closes_segment() {
     let disk = filled(PAIR, 1);
     let (mut log, _) = open(&disk).expect("the disk is good");
     let names = segments(&disk);
@@ -382,7 +382,7 @@ fn a_failed_sync_closes_its_segment() {
 }
 
 #[test]
-fn segments_are_recycled_and_their_number_is_bounded() {
+fn segments_recycled_and_bounded() {
     let (disk, _) = new_log(PAIR);
     let (mut log, _) = open(&disk).expect("the disk is good");
     let mut most = 0;
@@ -424,7 +424,7 @@ fn former_log(disk: &FaultyDisk, identity: &FileIdentity, head: LogHead, rows: &
 }
 
 #[test]
-fn a_power_cut_at_any_step_of_a_conversion_leaves_one_log() {
+fn conversion_survives_power_cut() {
     let head = LogHead { commit_number: 40, ..first_head() };
     let rows = [vec![entry(2, 1, 900_000), entry(3, 1, 300_000)], vec![entry(4, 1, 5)]];
     let entries: Vec<LogEntry> = rows.concat();
@@ -457,7 +457,7 @@ fn a_power_cut_at_any_step_of_a_conversion_leaves_one_log() {
 }
 
 #[test]
-fn a_former_log_that_an_older_build_continued_counts_again() {
+fn continued_former_log_counts_again() {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("the disk is good");
     let write = |index, term| LogWrite {

@@ -76,14 +76,14 @@ fn cut_at_every_operation(seed: u64, count: usize) {
 }
 
 #[test]
-fn a_power_cut_at_any_operation_loses_nothing_that_was_acknowledged() {
+fn cut_loses_no_acknowledged_write() {
     (0..2).for_each(|seed| cut_at_every_operation(seed, 20));
 }
 
 /// Another server's checkpoint replaces everything, and the log restarts behind it: two files, one
 /// after the other, with a cut before, between and after.
 #[test]
-fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledged() {
+fn cut_during_install_loses_nothing() {
     let resets =
         |step: &Step| matches!(step, Step::Write(writes) if writes.iter().any(|write| write.reset.is_some()));
     let installs = |seed: &u64| {
@@ -97,7 +97,7 @@ fn a_power_cut_at_any_operation_of_an_install_loses_nothing_that_was_acknowledge
 }
 
 #[test]
-fn a_power_cut_while_opening_after_a_power_cut_loses_nothing() {
+fn cut_during_recovery_loses_nothing() {
     for seed in 10..13 {
         let (steps, operations) = scripted(seed, 20);
         let mut draw = Draw(seed);
@@ -117,7 +117,7 @@ fn a_power_cut_while_opening_after_a_power_cut_loses_nothing() {
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_operation_loses_nothing_and_goes_on() {
+fn full_disk_retries_lose_nothing() {
     let (steps, operations) = scripted(20, 20);
     let mut refusals = 0;
     for from in (0..operations).step_by(3) {
@@ -137,7 +137,7 @@ fn a_disk_that_is_full_at_any_operation_loses_nothing_and_goes_on() {
 }
 
 #[test]
-fn what_a_failed_sync_dropped_is_written_again() {
+fn failed_sync_data_is_rewritten() {
     let (steps, operations) = scripted(30, 20);
     let mut refusals = 0;
     for from in (0..operations).step_by(2) {

@@ -57,7 +57,7 @@ fn refusal_of(disk: &FaultyDisk, name: &str, words: &str) {
 }
 
 #[test]
-fn what_is_no_file_of_ours_is_refused() {
+fn foreign_files_are_rejected() {
     let (disk, _) = aged(1, true);
     for name in [IDENTITY, STATE] {
         for (bytes, words) in [
@@ -74,7 +74,7 @@ fn what_is_no_file_of_ours_is_refused() {
 }
 
 #[test]
-fn a_redb_file_of_something_else_is_refused() {
+fn foreign_redb_file_is_rejected() {
     let (disk, _) = aged(2, true);
     let other = tempfile::NamedTempFile::new().expect("a file for the test");
     drop(redb::Database::create(other.path()).expect("a file for the test"));
@@ -83,7 +83,7 @@ fn a_redb_file_of_something_else_is_refused() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_its_number() {
+fn newer_format_is_rejected() {
     let (disk, _) = aged(3, true);
     let file =
         RedbFile::open(Arc::new(disk.clone()), STATE, 1 << 20).expect("it opens").expect("it is there");
@@ -102,7 +102,7 @@ fn a_newer_format_is_refused_by_its_number() {
 }
 
 #[test]
-fn files_that_do_not_belong_together_are_refused() {
+fn mismatched_files_are_rejected() {
     let (disk, _) = aged(4, true);
     let (other, _) = aged(4, true);
     disk.put(STATE, other.contents()[STATE].clone());
@@ -110,7 +110,7 @@ fn files_that_do_not_belong_together_are_refused() {
 }
 
 #[test]
-fn the_files_of_another_server_are_refused() {
+fn other_server_files_are_rejected() {
     let (disk, _) = aged(5, true);
     let before = disk.contents();
     let other = StoreOptions { server: ServerId(2), ..options() };
@@ -120,7 +120,7 @@ fn the_files_of_another_server_are_refused() {
 }
 
 #[test]
-fn one_file_without_the_other_is_refused() {
+fn missing_log_or_state_rejected() {
     for (name, other) in [(LOG, STATE), (STATE, LOG)] {
         let (disk, _) = aged(6, true);
         disk.remove(name);
@@ -129,7 +129,7 @@ fn one_file_without_the_other_is_refused() {
 }
 
 #[test]
-fn a_log_that_was_being_made_for_another_checkpoint_does_not_stand_in() {
+fn foreign_draft_log_is_ignored() {
     let (disk, _) = aged(7, true);
     let identity = FileIdentity { kind: Kind::Log, pair: 7, server: ServerId(1) };
     log::write_new(&disk, identity, (LogHead::default(), Vec::new()), None, 4 << 10)
@@ -139,7 +139,7 @@ fn a_log_that_was_being_made_for_another_checkpoint_does_not_stand_in() {
 }
 
 #[test]
-fn an_older_checkpoint_under_a_log_that_was_compacted_is_refused() {
+fn checkpoint_behind_compacted_log_rejected() {
     let disk = FaultyDisk::default();
     let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");
     let mut checkpoints = None;
@@ -168,7 +168,7 @@ fn log_files(disk: &FaultyDisk) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_refused_or_whole() {
+fn truncated_file_rejected_or_whole() {
     for closed in [true, false] {
         let (disk, model) = aged(9, closed);
         for name in log_files(&disk).into_iter().chain([STATE.to_owned()]) {
@@ -187,7 +187,7 @@ fn a_file_that_was_cut_off_is_refused_or_whole() {
 }
 
 #[test]
-fn a_file_with_a_wrong_byte_is_refused_or_whole() {
+fn wrong_byte_rejected_or_whole() {
     let (disk, model) = aged(10, true);
     let mut draw = Draw(10);
     let mut refused = 0;
@@ -212,7 +212,7 @@ fn a_file_with_a_wrong_byte_is_refused_or_whole() {
 }
 
 #[test]
-fn a_row_that_is_another_one_than_was_written_is_refused() {
+fn altered_row_is_rejected() {
     let rows = TableName::new("rows");
     let (disk, _) = aged(11, true);
     let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
@@ -252,7 +252,7 @@ fn changed(row: &Change) -> Change {
 }
 
 #[test]
-fn a_checkpoint_of_a_version_that_kept_no_checksum_gets_one_with_the_next_checkpoint() {
+fn checkpoint_without_checksum_gains_one() {
     let marks = TableName::new("mark");
     let (disk, mut model) = aged(12, true);
     let file =
@@ -314,7 +314,7 @@ fn killed(seed: u64) -> (FaultyDisk, Vec<(String, usize)>, Model) {
 }
 
 #[test]
-fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
+fn damaged_reported_commit_is_rejected() {
     let mut lost = 0;
     for seed in 70..80 {
         let (disk, changed, model) = killed(seed);
@@ -347,7 +347,7 @@ fn a_newest_commit_that_was_told_and_damaged_since_is_refused_in_words() {
 }
 
 #[test]
-fn a_folder_of_a_build_without_versions_of_rows_is_refused_by_name_and_left_alone() {
+fn unversioned_rows_are_rejected() {
     let (disk, _) = aged(11, true);
     let file =
         RedbFile::open(Arc::new(disk.clone()), STATE, 1 << 20).expect("it opens").expect("it is there");
@@ -368,7 +368,7 @@ fn a_folder_of_a_build_without_versions_of_rows_is_refused_by_name_and_left_alon
 }
 
 #[test]
-fn looking_at_a_store_shows_what_opening_would_find_and_writes_nothing() {
+fn inspection_matches_opening_writes_nothing() {
     for seed in 40..60 {
         let disk = FaultyDisk::default();
         let (mut store, _) = open_disk(&disk).expect("nothing is wrong with it");

@@ -7,7 +7,7 @@ use crate::store::testing::{Failure, FaultyDisk};
 use std::sync::Arc;
 
 #[test]
-fn the_number_that_was_told_last_is_read_and_another_pairs_or_a_torn_one_is_not() {
+fn intact_own_number_is_read() {
     let disk = FaultyDisk::default();
     let place: Arc<dyn Disk> = Arc::new(disk.clone());
     assert_eq!(read(&*place, 7).expect("the disk is good"), 0);

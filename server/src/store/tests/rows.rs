@@ -6,8 +6,8 @@ use crate::store::rows::{Effect, RowKey, effect};
 use crate::store::testing::{Draw, FaultyDisk};
 use bytes::Bytes;
 use lockmesh_core::State;
+use lockmesh_core::durability::write_queue::CheckpointRows;
 use lockmesh_core::raft::log::SnapshotMeta;
-use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
@@ -117,7 +117,7 @@ fn made(
 }
 
 #[test]
-fn a_checkpoint_holds_what_a_replay_of_all_changes_holds() {
+fn checkpoint_equals_replayed_changes() {
     for seed in 0..20 {
         let mut draw = Draw(seed);
         let disk = FaultyDisk::default();
@@ -151,7 +151,7 @@ fn rows(state: &State) -> Vec<Change> {
 }
 
 #[test]
-fn the_newest_content_of_a_row_wins() {
+fn newest_row_version_wins() {
     let mut dirty = DirtyRows::default();
     assert!(dirty.is_empty());
     dirty.extend([Change::Fence(Fence(1)), Change::Fence(Fence(2)), Change::Tombstone("k".into(), None)]);
@@ -165,7 +165,7 @@ fn the_newest_content_of_a_row_wins() {
 }
 
 #[test]
-fn a_deleted_tree_takes_what_came_before_it_and_nothing_else() {
+fn deleted_tree_drops_earlier_rows_only() {
     let there = |key: &str| Change::Tombstone(key.into(), Some(LogIndex(1)));
     let mut dirty = DirtyRows::default();
     dirty.extend([there("a/1"), there("a/2"), there("b"), Change::TreeDeleted("a/".into()), there("a/2")]);
@@ -181,7 +181,7 @@ fn a_deleted_tree_takes_what_came_before_it_and_nothing_else() {
 
 /// More rows than one portion holds: the portions are steps within one commit.
 #[test]
-fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
+fn tree_deletion_portions_share_commit() {
     let disk = FaultyDisk::default();
     let (store, _) = open_disk(&disk).expect("nothing is wrong with it");
     let mark = |index| SnapshotMeta { index: LogIndex(index), ..options().first_snapshot };
@@ -204,7 +204,7 @@ fn a_large_tree_leaves_the_checkpoint_in_portions_of_one_commit() {
 }
 
 #[test]
-fn a_row_that_came_and_went_is_not_heard_of() {
+fn transient_row_is_not_recorded() {
     let reply = |there: bool| {
         let applied = Applied { index: LogIndex(1), reply: Reply::Done };
         Change::Reply(AgentNumber(1), 7, there.then(|| Arc::new(applied)))

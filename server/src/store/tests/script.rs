@@ -4,7 +4,7 @@ use crate::store::rows::{Effect, RowKey, effect};
 use crate::store::testing::{Draw, FaultyDisk};
 use crate::store::{DirtyRows, RowReader, Store, StoreError, StoreOptions, open};
 use bytes::Bytes;
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 use lockmesh_core::raft::log::{
     EntryKind, HardState, LogEntry, LogWrite, Membership, Recovered, SnapshotMeta,
 };

@@ -9,7 +9,7 @@ use crate::store::file::TableName;
 use crate::store::rows::{self, RowKey};
 use crate::store::{DirtyRows, SEGMENT_BYTES, Store, StoreError, StoreOptions};
 use bytes::Bytes;
-use lockmesh_core::checksum::Checksum;
+use lockmesh_core::durability::checksum::Checksum;
 use lockmesh_core::raft::log::{EntryKind, HardState, LogEntry, LogWrite, SnapshotMeta};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
@@ -137,7 +137,7 @@ fn without_checksum(
 
 #[test]
 #[ignore = "prints figures of this machine's disk"]
-fn what_the_checksum_costs() {
+fn checksum_cost() {
     const ROWS: u64 = 100_000;
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder for the test"));
     let stores = folders

@@ -5,9 +5,9 @@
 
 use crate::store::DirtyRows;
 use bytes::Bytes;
+use lockmesh_core::durability::write_queue::CheckpointRows;
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{HardState, Recovered};
-use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_core::{CallToken, ClusterStart, Core, CoreConfig, Input, Outbox, Proposal, TimerConfig};
 use lockmesh_protocol::command::{
     AgentRegistration, Command, Deregistration, KvCommand, NewEntry, Registration,
@@ -154,7 +154,7 @@ fn entry(key: String, value: u32) -> NewEntry {
 
 #[test]
 #[ignore = "prints figures of this machine"]
-fn puts_and_the_end_of_a_node_with_many_locks() {
+fn puts_and_large_node_deregistration() {
     let mut leader = Leader::new();
     let node = node("doomed");
     let registration = Registration { node, skip_node_update: false, service: None, checks: Vec::new() };

@@ -7,11 +7,12 @@ use crate::store::names::{LOG, STATE};
 use crate::store::testing::{Failure, FaultyDisk};
 use crate::store::{DirtyRows, Store, StoreEvent, StoreHandle, StoreHealth};
 use bytes::Bytes;
-use lockmesh_core::checksum::Checksum;
-use lockmesh_core::raft::log::{EntryKind, HardState, LogEntry, LogWrite, OwnMemory, SnapshotMeta};
+use lockmesh_core::durability::checksum::Checksum;
+use lockmesh_core::durability::write_queue::CheckpointRows;
+use lockmesh_core::raft::log::{
+    EntryKind, HardState, LogEntry, LogWrite, OwnMemory, PeerMemory, SnapshotMeta,
+};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
-use lockmesh_core::setback::PeerMemory;
-use lockmesh_core::write_queue::CheckpointRows;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, Term};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
@@ -74,7 +75,7 @@ fn dirty(changes: impl IntoIterator<Item = Change>) -> DirtyRows {
 }
 
 #[test]
-fn writes_that_wait_together_share_a_commit() {
+fn queued_writes_share_commit() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     disk.fail(None);
@@ -89,7 +90,7 @@ fn writes_that_wait_together_share_a_commit() {
 }
 
 #[test]
-fn a_server_finds_on_a_real_folder_what_it_left() {
+fn restart_recovers_from_real_folder() {
     let folder = tempfile::tempdir().expect("a folder for the test");
     let mut model = Model::new();
     let mut writer = StoreWriter::new(77);
@@ -129,7 +130,7 @@ fn run_step(store: &StoreHandle, events: &Receiver<StoreEvent>, step: Step) {
 }
 
 #[test]
-fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
+fn exact_checkpoint_reports_its_checksum() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=4).map(write)).expect("it is open");
@@ -146,7 +147,7 @@ fn the_checksum_of_exactly_one_index_is_told_whatever_comes_behind() {
 }
 
 #[test]
-fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
+fn own_memory_kept_with_checkpoints() {
     let disk = FaultyDisk::default();
     let mut peers = PeerMemory::default();
     let beat = PeerMessage::new(MessageKind::Heartbeat, ServerId(2), ServerId(1));
@@ -167,7 +168,7 @@ fn what_a_server_knows_for_itself_is_kept_with_its_checkpoints() {
 }
 
 #[test]
-fn a_checkpoint_makes_its_commit_index_durable_first() {
+fn checkpoint_persists_commit_index_first() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=5).map(write)).expect("it is open");
@@ -189,7 +190,7 @@ fn a_checkpoint_makes_its_commit_index_durable_first() {
 }
 
 #[test]
-fn a_checkpoint_waits_for_its_commit_index() {
+fn checkpoint_waits_for_commit_index() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=5).map(write)).expect("it is open");
@@ -206,7 +207,7 @@ fn a_checkpoint_waits_for_its_commit_index() {
 }
 
 #[test]
-fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
+fn compaction_stops_at_durable_checkpoint() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     for number in 1..=300 {
@@ -228,7 +229,7 @@ fn the_log_is_compacted_behind_the_durable_checkpoint_only() {
 }
 
 #[test]
-fn a_checkpoint_that_joins_a_waiting_one_keeps_the_rows_of_both() {
+fn merged_checkpoints_keep_all_rows() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=8).map(write)).expect("it is open");
@@ -249,7 +250,7 @@ fn a_checkpoint_that_joins_a_waiting_one_keeps_the_rows_of_both() {
 }
 
 #[test]
-fn a_reset_waits_for_its_checkpoint() {
+fn reset_waits_for_checkpoint() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     let reset = LogWrite { number: 2, reset: Some(mark(50)), entries: Vec::new(), hard_state: None };
@@ -267,7 +268,7 @@ fn a_reset_waits_for_its_checkpoint() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_outlived() {
+fn full_disk_reported_and_survived() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write([write(1)]).expect("it is open");
@@ -292,7 +293,7 @@ fn a_full_disk_is_told_and_outlived() {
 }
 
 #[test]
-fn a_checkpoint_that_finds_no_room_gets_that_of_compacted_segments() {
+fn compaction_proceeds_while_checkpoint_fails() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     for number in 1..=900 {
@@ -319,7 +320,7 @@ fn a_checkpoint_that_finds_no_room_gets_that_of_compacted_segments() {
 }
 
 #[test]
-fn closing_does_not_wait_for_a_disk_that_refuses() {
+fn close_returns_with_failing_disk() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write([write(1)]).expect("it is open");
@@ -336,7 +337,7 @@ fn closing_does_not_wait_for_a_disk_that_refuses() {
 }
 
 #[test]
-fn a_backup_is_of_one_moment_and_any_part_can_be_had_again() {
+fn backup_is_consistent_and_rereadable() {
     let disk = FaultyDisk::default();
     let (store, events) = start(open_disk(&disk).expect("nothing is wrong with it").0);
     store.write((1..=9).map(write)).expect("it is open");
@@ -374,7 +375,7 @@ fn is_checkpoint(event: &StoreEvent, index: LogIndex) -> bool {
 }
 
 #[test]
-fn dead_space_is_given_back_and_the_rows_stay() {
+fn dead_space_reclaimed_rows_kept() {
     const MIB: u64 = 1 << 20;
     let disk = FaultyDisk::default();
     let (store, _) = open_disk(&disk).expect("nothing is wrong with it");

@@ -65,7 +65,7 @@ pub enum MeshTrouble {
     /// All datagrams of the mesh are lost.
     Lost,
     /// All members lie: they corrupt their packets, replay others' packets, send malformed data,
-    /// and accuse all others.
+    /// and suspect all others.
     Hostile,
 }
 

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lives_as_long_as_its_check_and_no_shorter() {
+    fn session_ends_exactly_with_check() {
         let spec = SessionSpec::of(SessionId::from_random([1; 16]), "n".into());
         let spec = SessionSpec { node_checks: vec!["up".into()], ..spec };
         let session = Session { spec, created_at: Default::default(), create_index: Default::default() };

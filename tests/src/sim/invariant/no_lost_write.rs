@@ -39,7 +39,7 @@ impl NoLostWrite {
                 }
                 (asked, found) => asked.is_none() && found.is_none(),
             };
-            same_request && proposal.command == *command
+            same_request && is_as_asked(&proposal.command, command)
         });
         ensure(is_its_own, || {
             format!("{command:?} was answered with index {}, which has {proposal:?}", applied.index)
@@ -76,5 +76,17 @@ impl Invariant for NoLostWrite {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Returns `true` if the log has the command that an agent asked for. The leader completes the end
+/// of a restart.
+fn is_as_asked(found: &Command, asked: &Command) -> bool {
+    match (found, asked) {
+        (
+            Command::EndRestart { agent: found, announced_at, .. },
+            Command::EndRestart { agent: asked, announced_at: began, .. },
+        ) => found == asked && announced_at <= began,
+        (found, asked) => found == asked,
     }
 }

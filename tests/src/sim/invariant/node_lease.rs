@@ -1,7 +1,7 @@
 //! No agent believes in its node's sessions any more when the servers fail the node (I1 of the
 //! design, which depends on I2, I3 and I5). In true time, the deadline of the agent, in any process
-//! of the node, is not behind the verdict, nor behind the end of sessions that a former host left.
-//! A failed lease is never believed in again.
+//! of the node that its guards may rely on, is not behind the verdict, nor behind the end of
+//! sessions that a former host left. A failed lease is never believed in again.
 
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
@@ -34,8 +34,16 @@ impl NodeLease {
             }
             _ => Ok(()),
         };
+        let proposal = past.proposal.as_ref();
+        let is_handed_over = proposal.is_some_and(|proposal| {
+            proposal.request.is_some() && matches!(proposal.command, Command::EndRestart { .. })
+        });
         for change in &past.changes {
             let Change::Agent(number, Some(agent)) = change else { continue };
+            // The guards rely on the new process alone: the rules of their locks check that.
+            if is_handed_over {
+                self.believed.retain(|lease, _| lease.agent != *number || lease.began >= agent.lease_began);
+            }
             if let Some(until) = agent.former_sessions_until {
                 self.present_from.insert(*number, until);
             }

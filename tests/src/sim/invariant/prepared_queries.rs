@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_lives_as_long_as_its_session_and_no_shorter() {
+    fn query_ends_exactly_with_session() {
         let ended = Change::Session(SESSION, None);
         for (changes, is_right) in [
             (vec![ended.clone(), gone(1)], true),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restore_of_an_empty_backup_deletes_all() {
+    fn empty_restore_deletes_all_queries() {
         let mut seen = begun();
         seen.entry(LogIndex(5), None, &[Change::Cleared]).expect("it is a restore");
         assert_eq!((seen.as_of(LogIndex(4)).len(), seen.as_of(LogIndex(5)).len()), (2, 0));
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_is_done_if_and_only_if_it_may_be() {
+    fn write_applied_exactly_when_valid() {
         let refused = Reply::Refused(Refusal::PreparedQuery("no".into()));
         let invalid = Reply::Refused(Refusal::InvalidSession(SESSION));
         let other = SessionId::from_random([1; 16]);
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledged_write_is_in_the_state_behind_its_entry() {
+    fn acknowledged_write_is_in_state() {
         let mut seen = begun();
         let free = new("free", None);
         let update = QueryCommand::Update(id(2), free.clone());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_shows_the_queries_of_the_state_that_it_was_answered_from() {
+    fn read_matches_its_applied_state() {
         let mut seen = begun();
         let template = |name: &str| {
             let mut new = new(name, None);

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_was_forgotten_unheard_can_be_led_again() {
+    fn forgotten_unseen_term_is_reusable() {
         let mut raft = Raft::default();
         raft.wrote(ONE, &entry(3, "lost"), None).unwrap();
         raft.crashed(ONE, Term(2));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_that_is_on_disk_or_was_heard_of_has_its_entries() {
+    fn durable_or_seen_term_keeps_entries() {
         let mut durable = Raft::default();
         durable.wrote(ONE, &entry(3, "first"), None).unwrap();
         durable.crashed(ONE, Term(3));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_beside_consensus_tells_nobody_of_a_term() {
+    fn lease_answers_reveal_no_term() {
         let mut raft = Raft::default();
         raft.wrote(ONE, &entry(3, "lost"), None).unwrap();
         let message = PeerMessage::new(MessageKind::LeaseAnswers, ONE, ServerId(2));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_runs_does_not_change_its_entries() {
+    fn running_server_keeps_its_entries() {
         let mut raft = Raft::default();
         raft.wrote(ONE, &entry(3, "first"), None).unwrap();
         assert!(raft.wrote(ONE, &entry(3, "other"), None).is_err());

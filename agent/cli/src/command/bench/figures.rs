@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_those_of_the_latencies() {
+    fn percentiles_match_recorded_latencies() {
         let (mut all, mut other) = (Latencies::new(), Latencies::new());
         for millis in 1..=500 {
             all.record(Duration::from_millis(millis));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_nothing_and_no_panic() {
+    fn empty_and_extreme_measurements_accepted() {
         let figure = Figure::of("puts", 1, Duration::ZERO, &Latencies::new());
         assert_eq!((figure.operations, figure.per_second, figure.max_ms), (0, 0.0, 0.0));
         let mut endless = Latencies::new();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_a_figure() {
+    fn table_has_row_per_figure() {
         let figure = Figure::of("gets", 16, Duration::from_secs(1), &Latencies::new());
         let text = table(&[figure.clone(), figure]).render();
         assert_eq!(text.lines().count(), 3);

@@ -8,6 +8,7 @@ use super::wire::{Head, Wire, request};
 use lockmesh_client::Address;
 use std::io;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The warm-up time, which is not counted.
@@ -58,6 +59,8 @@ pub(super) struct Plan {
     pub(super) duration: Duration,
     /// The size of a value in bytes.
     pub(super) value_size: usize,
+    /// `true` once the measurement is to end early.
+    pub(super) stop: watch::Receiver<bool>,
 }
 
 impl Plan {
@@ -90,8 +93,9 @@ impl Plan {
     }
 }
 
-/// Lets `clients` of them run at once and sums up what they did.
-pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &Plan) -> io::Result<Figure> {
+/// Lets `clients` of them run at once and sums up what they did; `None` if it was stopped before
+/// anything counted.
+pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &Plan) -> io::Result<Option<Figure>> {
     let mut tasks = JoinSet::new();
     let begin = Instant::now() + plan.duration.mul_f64(WARM_UP);
     let window = Window { begin, end: begin + plan.duration };
@@ -112,7 +116,8 @@ pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &Plan) -> 
     while let Some(done) = tasks.join_next().await {
         all.add(&done.map_err(io::Error::other)??);
     }
-    Ok(Figure::of(scenario.name(), clients, plan.duration, &all))
+    let took = begin.elapsed().min(plan.duration);
+    Ok((!took.is_zero()).then(|| Figure::of(scenario.name(), clients, took, &all)))
 }
 
 /// The time in which operations count: from their beginning to their end.
@@ -124,13 +129,14 @@ struct Window {
 
 /// Latencies of the operations within a window.
 struct Meter {
+    stop: watch::Receiver<bool>,
     window: Window,
     latencies: Latencies,
 }
 
 impl Meter {
-    fn new(window: Window) -> Self {
-        Self { window, latencies: Latencies::new() }
+    fn new(plan: &Plan, window: Window) -> Self {
+        Self { stop: plan.stop.clone(), window, latencies: Latencies::new() }
     }
 
     /// Notes an operation; `false` when the time is over. One that began too early or ended too
@@ -140,14 +146,14 @@ impl Meter {
         if begun >= self.window.begin && now <= self.window.end {
             self.latencies.record(now - begun);
         }
-        now < self.window.end
+        now < self.window.end && !*self.stop.borrow()
     }
 }
 
 async fn puts(client: usize, plan: &Plan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
     let requests = plan.values().map(|value| request("PUT", &plan.key(client, ""), &value));
-    let mut meter = Meter::new(window);
+    let mut meter = Meter::new(plan, window);
     for request in requests.iter().cycle() {
         let begun = Instant::now();
         let head = wire.exchange(request).await?;
@@ -163,7 +169,7 @@ async fn gets(client: usize, plan: &Plan, window: Window) -> io::Result<Latencie
     let mut wire = Wire::connect(&plan.address).await?;
     wire.exchange(&request("PUT", &plan.key(client, ""), &plan.values()[0])).await?;
     let request = request("GET", &plan.key(client, ""), b"");
-    let mut meter = Meter::new(window);
+    let mut meter = Meter::new(plan, window);
     loop {
         let begun = Instant::now();
         let head = wire.exchange(&request).await?;
@@ -180,7 +186,7 @@ async fn lock(client: usize, plan: &Plan, window: Window) -> io::Result<Latencie
     let mut wire = Wire::connect(&plan.address).await?;
     let session = plan.session(&mut wire).await?;
     let [acquire, release] = lock_requests(plan, &format!("lock-{client}"), &session);
-    let mut meter = Meter::new(window);
+    let mut meter = Meter::new(plan, window);
     loop {
         let begun = Instant::now();
         for request in [&acquire, &release] {
@@ -222,7 +228,7 @@ async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Laten
     let (mut holder, mut waiter) = (Contender::new(plan, &key).await?, Contender::new(plan, &key).await?);
     let head = holder.wire.exchange(&holder.acquire).await?;
     expect_true(&holder.wire, head)?;
-    let mut meter = Meter::new(window);
+    let mut meter = Meter::new(plan, window);
     loop {
         waiter.wire.send(&waiter.acquire).await?;
         let begun = Instant::now();
@@ -245,7 +251,7 @@ async fn handoff(client: usize, plan: &Plan, window: Window) -> io::Result<Laten
 
 async fn sessions(plan: &Plan, window: Window) -> io::Result<Latencies> {
     let mut wire = Wire::connect(&plan.address).await?;
-    let mut meter = Meter::new(window);
+    let mut meter = Meter::new(plan, window);
     loop {
         let begun = Instant::now();
         let session = plan.session(&mut wire).await?;
@@ -283,25 +289,32 @@ fn session_id(body: &[u8]) -> io::Result<String> {
 mod tests {
     use super::*;
 
+    fn plan() -> (watch::Sender<bool>, Plan) {
+        let (sender, stop) = watch::channel(false);
+        let (address, duration) = (Address::Unix("/nowhere".into()), Duration::from_secs(1));
+        (sender, Plan { address, prefix: "bench/1".into(), duration, value_size: 2, stop })
+    }
+
     #[test]
-    fn only_operations_within_the_window_count() {
+    fn counts_only_operations_inside_window() {
         let now = Instant::now();
         let hour = Duration::from_secs(3600);
-        let mut meter = Meter::new(Window { begin: now, end: now + hour });
+        let (stop, plan) = plan();
+        let mut meter = Meter::new(&plan, Window { begin: now, end: now + hour });
         assert!(meter.note(now - Duration::from_millis(1)), "began too early, but the time is not over");
         assert_eq!(meter.latencies.count(), 0);
         assert!(meter.note(now));
         assert_eq!(meter.latencies.count(), 1);
-        let mut meter = Meter::new(Window { begin: now - hour, end: now });
+        stop.send(true).expect("the plan listens");
+        assert!(!meter.note(now), "interrupted");
+        let mut meter = Meter::new(&plan, Window { begin: now - hour, end: now });
         assert!(!meter.note(now - hour), "ended too late");
         assert_eq!(meter.latencies.count(), 0);
     }
 
     #[test]
     fn requests_name_their_keys() {
-        let address = Address::Unix("/nowhere".into());
-        let plan =
-            Plan { address, prefix: "bench/1".into(), duration: Duration::from_secs(1), value_size: 2 };
+        let (_stop, plan) = plan();
         let [acquire, release] = lock_requests(&plan, "k", "s");
         assert!(
             acquire.starts_with(b"PUT /v1/kv/bench/1/k?acquire=s HTTP/1.1\r\n")

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_head_is_waited_for() {
+    fn incomplete_head_not_parsed() {
         let body = ANSWER.len() - 4;
         for cut in 0..body {
             assert_eq!(parse(&ANSWER[..cut]).expect("nothing wrong yet"), None, "{cut}");
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_misread_is_refused() {
+    fn unsupported_framing_rejected() {
         for answer in [
             &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"[..],
             b"HTTP/1.1 200 OK\r\n\r\n",
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_come_in_pieces_are_put_together() {
+    async fn fragmented_responses_reassembled() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("s");
         let listener = tokio::net::UnixListener::bind(&path).expect("a socket in a fresh folder");

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_locks_of_the_node_are_followed_and_no_others() {
+    fn follows_only_locks_of_node() {
         let locks = [lock("a", "s1", "n4"), lock("b", "s2", "n1"), closed("c", "15s", 0)];
         let follow = Follow::of_node(&locks, "n4");
         assert_eq!(follow.locks().iter().map(|lock| lock.key.as_str()).collect::<Vec<_>>(), ["a"]);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_with_a_waiter_is_followed_through_its_lock_delay() {
+    fn contended_lock_followed_until_next_grant() {
         let mut follow = Follow::of_node(&[lock("job", "s1", "n4")], "n4");
         assert_eq!(follow.look(seconds(1), &[lock("job", "s1", "n4")]), [] as [&str; 0]);
         let lines = follow.look(seconds(10), &[closed("job", "15s", 1)]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_nobody_waits_for_is_settled_when_it_is_free() {
+    fn uncontended_lock_settles_when_free() {
         let mut follow = Follow::of_node(&[lock("a", "s1", "n4"), lock("b", "s1", "n4")], "n4");
         let lines = follow.look(seconds(3), &[closed("b", "15s", 0)]);
         assert_eq!(lines, ["a: free", "b: free, closed by its lock-delay for 15s"]);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_says_why_and_a_release_needs_none() {
+    fn cause_distinguishes_loss_from_release() {
         let mut follow = Follow::of_node(&["a", "b", "c"].map(|key| lock(key, key, "n4")), "n4");
         follow.look(seconds(3), &[lock("c", "c", "n4")]);
         let loss = Loss {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_is_held_is_explained_by_what_ends_its_session() {
+    fn held_lock_explained_by_session() {
         let followed = Followed { key: "job".into(), session: "s1".into(), ..Followed::default() };
         let with_ttl = Session { ttl: "30s".into(), ..Session::default() };
         assert!(followed.why_not(Some(&with_ttl)).contains("a TTL of 30s"));

@@ -71,19 +71,30 @@ struct Witness {
     json: bool,
 }
 
+/// The reason why no agent answered: that of the last one.
+#[derive(Debug, thiserror::Error)]
+enum NoAnswer {
+    #[error("no other agent is there to tell")]
+    NoAgent,
+    #[error("{0}")]
+    Failed(Error),
+    #[error("the agent at {} does not answer", .0.display())]
+    Silent(PathBuf),
+}
+
 impl Witness {
     /// Asks one agent after the other until one answers; the last error where none does.
     async fn first_answer<T>(
         &self,
         question: impl AsyncFn(&Client) -> Result<T, Error>,
-    ) -> Result<T, String> {
-        let mut last = "no other agent is there to tell".to_string();
+    ) -> Result<T, NoAnswer> {
+        let mut last = NoAnswer::NoAgent;
         for socket in &self.agents {
             let client = Client::new(Address::Unix(socket.clone()));
             match timeout(ANSWER_TIMEOUT, question(&client)).await {
                 Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => last = error.to_string(),
-                Err(_) => last = format!("the agent at {} does not answer", socket.display()),
+                Ok(Err(error)) => last = NoAnswer::Failed(error),
+                Err(_) => last = NoAnswer::Silent(socket.clone()),
             }
         }
         Err(last)
@@ -154,7 +165,7 @@ async fn watch_locks(
                 }
                 None
             }
-            Ok(Err(error)) => Some(error),
+            Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some("no agent answers".into()),
         };
         if !follow.is_settled() {
@@ -200,15 +211,13 @@ async fn kill_server(
             Ok(Ok(quorum)) => {
                 if let Some(leader) = leader(&quorum).filter(|leader| *leader != name) {
                     let after = killed.elapsed();
-                    witness.print_progress(
-                        after,
-                        &format!("{leader} leads{}", if led { "" } else { " as before" }),
-                    )?;
+                    let as_before = if led { "" } else { " as before" };
+                    witness.print_progress(after, &format!("{leader} leads{as_before}"))?;
                     show_leader(running, witness.json, led, Some((leader, after)))?;
                     return Ok(None);
                 }
             }
-            Ok(Err(error)) => silence = error,
+            Ok(Err(error)) => silence = error.to_string(),
             Err(_) => {}
         }
         sleep(LOOK_INTERVAL).await;

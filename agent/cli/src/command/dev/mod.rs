@@ -8,6 +8,7 @@
 mod follow;
 mod kill;
 
+use super::arguments::{ValueError, pair};
 use super::error::CliError;
 use super::runtime::forbid_core_dumps;
 use crate::dev::{DevOptions, MOST_NODES};
@@ -145,28 +146,20 @@ fn in_flags(complaint: &str) -> String {
         .replace("`node_meta`", "--node-meta")
 }
 
-fn servers(text: &str) -> Result<u8, String> {
+fn servers(text: &str) -> Result<u8, ValueError> {
     match text {
         "1" => Ok(1),
         "3" => Ok(3),
         "5" => Ok(5),
-        _ => {
-            Err("must be 1, 3 or 5: an even number tolerates no more failures than the odd one below it"
-                .into())
-        }
+        _ => Err(ValueError::Servers),
     }
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
-    Ok((key.into(), value.into()))
-}
-
-pub(super) fn log_format(text: &str) -> Result<LogFormat, String> {
+pub(super) fn log_format(text: &str) -> Result<LogFormat, ValueError> {
     match text {
         "text" => Ok(LogFormat::Text),
         "json" => Ok(LogFormat::Json),
-        _ => Err("must be `text` or `json`".into()),
+        _ => Err(ValueError::LogFormat),
     }
 }
 
@@ -182,12 +175,12 @@ mod tests {
     }
 
     #[test]
-    fn without_flags_it_is_the_default() {
+    fn no_flags_yield_defaults() {
         assert_eq!(parsed(&[]).expect("it is good"), DevOptions::default());
     }
 
     #[test]
-    fn an_open_door_must_be_asked_for_by_name() {
+    fn non_loopback_http_requires_flag() {
         let refused = parsed(&["--http", "0.0.0.0:8500"]).expect_err("it is open").to_string();
         assert!(
             refused.starts_with("--http is 0.0.0.0:8500") && refused.contains("--allow-non-loopback"),
@@ -220,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_address_is_refused_before_anything_is_started() {
+    async fn busy_address_rejected_before_start() {
         let first = Listeners::bind(&["127.0.0.1:0".parse().expect("an address")], None, false);
         let busy = first.as_ref().expect("any port is free").tcp_addresses()[0];
         let options = DevOptions { http: busy, ..DevOptions::default() };
@@ -231,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_their_own_have_names_and_sockets_of_their_own() {
+    fn nodes_conflict_with_agent_flags() {
         let options =
             parsed(&["--nodes", "16", "--http", "127.0.0.1:0", "--datacenter", "d"]).expect("it is good");
         assert_eq!((options.nodes, options.servers), (Some(16), None));

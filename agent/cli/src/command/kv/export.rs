@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_exported_looks_like_consuls() {
+    fn export_matches_consul_format() {
         let entry = |key: &str, value: &'static str, flags| Entry {
             key: key.into(),
             value: value.into(),

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn details_are_laid_out_as_consuls_users_know_them() {
+    fn details_match_consul_layout() {
         let entry = Entry {
             key: "a/b".into(),
             value: "hello".into(),

@@ -5,11 +5,11 @@
 
 use super::super::error::CliError;
 use super::super::output::print_line;
-use super::limits::{Limits, check_key, joined, size_of};
 use super::value;
-use lockmesh_agent::http::go::json::{JsonError, Object, kind};
-use lockmesh_client::shape::blob::decode_base64;
+use lockmesh_agent::go::json::{JsonError, Object, kind};
+use lockmesh_client::shape::blob::{Base64Error, decode_base64};
 use lockmesh_client::{Client, Error, Outcome, Read, Txn};
+use lockmesh_migrate::limits::{KeyError, Limits, check_key, joined, size_of};
 use serde_json::Value;
 use std::ops::Range;
 
@@ -64,21 +64,40 @@ fn parse(data: &[u8], prefix: &str) -> Result<Vec<Record>, CliError> {
     records.collect()
 }
 
+/// The reason why an entry is rejected.
+#[derive(Debug, thiserror::Error)]
+enum EntryError {
+    #[error(transparent)]
+    NoEntry(#[from] JsonError),
+    #[error("it has no key")]
+    NoKey,
+    #[error("{error} (key {key:?})")]
+    Field { error: JsonError, key: String },
+    #[error("{error} (key {key:?})")]
+    Value { error: Base64Error, key: String },
+    #[error("the key {key:?} {defect}")]
+    Key { key: String, defect: KeyError },
+}
+
 /// Reads an entry of an export or of the API, whose fields have the same names in another letter
 /// case. Other fields are ignored: indexes and sessions belong to their cluster.
-fn record(element: &Value, prefix: &str) -> Result<Record, String> {
-    let object = Object::new("Entry", element).map_err(|error| error.to_string())?;
-    let key = object.string("Key").map_err(|error| error.to_string())?;
+fn record(element: &Value, prefix: &str) -> Result<Record, EntryError> {
+    let object = Object::new("Entry", element)?;
+    let key = object.string("Key")?;
     if key.is_empty() {
-        return Err("it has no key".into());
+        return Err(EntryError::NoKey);
     }
-    let named = |error: String| format!("{error} (key {key:?})");
-    let value = object.string("Value").map_err(|error| named(error.to_string()))?;
-    let value = decode_base64(value.trim_ascii()).map_err(named)?.to_vec();
-    let flags = object.u64("Flags").map_err(|error| named(error.to_string()))?;
+    let field = |error| EntryError::Field { error, key: key.into() };
+    let value = object.string("Value").map_err(field)?;
+    let value = decode_base64(value.trim_ascii())
+        .map_err(|error| EntryError::Value { error, key: key.into() })?
+        .to_vec();
+    let flags = object.u64("Flags").map_err(field)?;
     let joined = joined(prefix, key);
-    check_key(&joined).map_err(|defect| format!("the key {joined:?} {defect}"))?;
-    Ok(Record { key: joined, value, flags })
+    match check_key(&joined) {
+        Ok(()) => Ok(Record { key: joined, value, flags }),
+        Err(defect) => Err(EntryError::Key { key: joined, defect }),
+    }
 }
 
 fn check_sizes(records: &[Record], limits: Limits) -> Result<(), CliError> {
@@ -174,8 +193,8 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::{MAX_BODY, MAX_KEY};
     use super::*;
+    use lockmesh_migrate::limits::{MAX_BODY, MAX_KEY};
 
     fn parsed(text: &str, prefix: &str) -> Result<Vec<Record>, String> {
         parse(text.as_bytes(), prefix).map_err(|error| error.to_string())
@@ -186,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_in_any_case_and_null_is_empty() {
+    fn names_case_insensitive_null_value_empty() {
         let hi = |key: &str| Record { key: key.into(), value: b"hi".to_vec(), flags: 7 };
         for text in [
             r#"[{"key": "a/b", "flags": 7, "value": "aGk="}]"#,
@@ -206,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_joined_as_a_path() {
+    fn prefix_joined_as_path() {
         for (prefix, key, expected) in [
             ("", "app/limit", "app/limit"),
             ("copy", "app/limit", "copy/app/limit"),
@@ -221,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn one_wrong_entry_refuses_the_whole_input() {
+    fn one_invalid_entry_rejects_input() {
         let complaint = |entry: &str| {
             let text = format!(r#"[{{"key": "good"}}, {entry}]"#);
             let error = parsed(&text, "").expect_err("it is wrong");
@@ -252,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_over_the_limit_is_refused_before_anything_is_written() {
+    fn oversized_value_rejected_before_writing() {
         let limits = Limits::default();
         let edge = [record("a", 1), record("b", limits.value)];
         check_sizes(&edge, limits).expect("the limit itself is accepted");
@@ -281,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_the_number_of_keys_that_were_written() {
+    fn failure_reports_written_key_count() {
         let failure = |may_be_written| Failure { why: "no reply\n".into(), may_be_written };
         assert_eq!(
             failure(false).in_words(64, 64, 150),

@@ -5,7 +5,6 @@ pub(super) mod entry;
 mod export;
 mod get;
 mod import;
-pub(super) mod limits;
 mod list;
 mod put;
 pub(super) mod value;

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_comes_from_the_line_a_file_or_stdin() {
+    fn value_from_argument_file_or_stdin() {
         assert_eq!(bytes("plain"), Ok(b"plain".to_vec()));
         assert_eq!(bytes("-"), Ok(b"from stdin".to_vec()));
         assert_eq!(bytes("-5"), Ok(b"-5".to_vec()));
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_may_end_in_a_newline_but_must_be_whole() {
+    fn base64_newline_accepted_garbage_rejected() {
         assert_eq!(decode(b"aGk=\n").expect("it is good"), b"hi");
         let error = decode(b"!!").expect_err("it is wrong").to_string();
         assert!(error.starts_with("Error! Cannot base 64 decode data: "), "{error}");

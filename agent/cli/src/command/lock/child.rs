@@ -17,7 +17,7 @@ use crate::supervision::{
 };
 use lockmesh_client::{Clock, Timer, holder::Moment};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
+    Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, wait,
 };
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -79,11 +79,13 @@ impl Program {
     /// With a terminal as standard input and that passed on, it stays in our group: another one may
     /// not read from it.
     fn has_group(&self) -> bool {
-        !(matches!(self.stdin, CommandInput::Ours) && io::stdin().is_terminal())
+        !(matches!(self.stdin, CommandInput::Ours)
+            && io::stdin().is_terminal()
+            && tree::own_group().is_some())
     }
 
     fn start(&self) -> Start {
-        let group = (!self.has_group()).then(|| getpgrp().as_raw_pid());
+        let group = tree::own_group().filter(|_| !self.has_group()).map(Pid::as_raw_pid);
         let environment = self.environment.clone();
         let Some(hold) = &self.hold else { return Start { group, environment, ..Start::default() } };
         Start {
@@ -402,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_is_given_one_line() {
+    fn shell_words_joined_into_line() {
         let words = Program::in_shell(&["echo".into(), "a b".into(), "$X".into()]);
         assert_eq!(words[1..], [OsString::from("-c"), OsString::from("echo a b $X")]);
     }

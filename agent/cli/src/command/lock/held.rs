@@ -7,7 +7,8 @@ use super::child::{Child, CommandInput, HeldTerms, Program, Signals, Standby};
 use crate::command::error::CliError;
 use crate::command::supervise::channel::HoldToEnd;
 use crate::supervision::{End, Input, OnJeopardy, Outcome};
-use lockmesh_client::{Client, Error, GuardState, Lock, LockGuard, Loss, Semaphore, SemaphoreGuard};
+use lockmesh_client::holder::Moment;
+use lockmesh_client::{Client, Error, GuardState, HoldGuard, Lock, LockGuard, Loss, Semaphore};
 use lockmesh_protocol::duration::format as duration_text;
 use rustix::process::Signal;
 use std::ffi::OsString;
@@ -35,25 +36,19 @@ pub enum Wanted {
 /// A lock or a slot that is held, and the command that runs meanwhile.
 #[derive(Debug)]
 pub struct Held {
-    guard: HeldGuard,
+    guard: HoldGuard,
     child: Option<Child>,
-}
-
-#[derive(Debug)]
-enum HeldGuard {
-    Lock(LockGuard),
-    Slot(SemaphoreGuard),
 }
 
 impl From<LockGuard> for Held {
     fn from(guard: LockGuard) -> Self {
-        Self { guard: HeldGuard::Lock(guard), child: None }
+        Self { guard: guard.into(), child: None }
     }
 }
 
-impl From<SemaphoreGuard> for Held {
-    fn from(guard: SemaphoreGuard) -> Self {
-        Self { guard: HeldGuard::Slot(guard), child: None }
+impl From<HoldGuard> for Held {
+    fn from(guard: HoldGuard) -> Self {
+        Self { guard, child: None }
     }
 }
 
@@ -166,7 +161,7 @@ async fn take_lock(lock: &Lock, wait_limit: WaitLimit) -> Result<Option<LockGuar
     }
 }
 
-async fn take_slot(semaphore: &Semaphore, wait_limit: WaitLimit) -> Result<Option<SemaphoreGuard>, Error> {
+async fn take_slot(semaphore: &Semaphore, wait_limit: WaitLimit) -> Result<Option<HoldGuard>, Error> {
     match wait_limit {
         WaitLimit::Endless => semaphore.acquire().await.map(Some),
         WaitLimit::Within(limit) => semaphore.acquire_within(limit).await,
@@ -177,26 +172,17 @@ async fn take_slot(semaphore: &Semaphore, wait_limit: WaitLimit) -> Result<Optio
 impl Held {
     /// The fencing token.
     pub fn fence(&self) -> Option<u64> {
-        match &self.guard {
-            HeldGuard::Lock(guard) => guard.fence(),
-            HeldGuard::Slot(guard) => guard.fence(),
-        }
+        self.guard.fence()
     }
 
     /// The session.
     pub fn session(&self) -> &str {
-        match &self.guard {
-            HeldGuard::Lock(guard) => guard.session(),
-            HeldGuard::Slot(guard) => guard.session(),
-        }
+        self.guard.session()
     }
 
     /// Waits until it is lost, or no longer certain to be held.
     pub async fn lost(&self) -> Loss {
-        match &self.guard {
-            HeldGuard::Lock(guard) => guard.lost().await,
-            HeldGuard::Slot(guard) => guard.lost().await,
-        }
+        self.guard.lost().await
     }
 
     /// Releases it; `false` if it was lost before. The supervisor of its command ends then.
@@ -205,10 +191,7 @@ impl Held {
     /// The release failed, or its outcome is unknown: the supervisor of its command goes on with
     /// it, or the lock ends with its session.
     pub async fn release(self) -> Result<bool, Error> {
-        let released = match self.guard {
-            HeldGuard::Lock(guard) => guard.release().await,
-            HeldGuard::Slot(guard) => guard.release().await,
-        }?;
+        let released = self.guard.release().await?;
         hold_ended(self.child);
         Ok(released)
     }
@@ -229,6 +212,18 @@ impl Held {
         [("CONSUL_LOCK_HELD".into(), "true".into())].into_iter().chain(fence).collect()
     }
 
+    fn start(&self, command: Command, deadline: Moment) -> io::Result<Child> {
+        let hold = HeldTerms {
+            deadline,
+            lock_delay: command.lock_delay,
+            covers_descendants: !command.releases_on_exit,
+            on_jeopardy: command.on_jeopardy,
+            end: HoldToEnd { session: self.session().to_owned(), ..command.end },
+        };
+        let (stdin, environment) = (command.stdin, self.environment());
+        command.standby.start(&Program { stdin, environment, hold: Some(hold) })
+    }
+
     /// Runs a command, and forwards signals to it, until there is a failure.
     ///
     /// # Errors
@@ -246,16 +241,8 @@ impl Held {
             GuardState::Suspended | GuardState::Lost(_) => return Ok(Ended::Lost { is_interrupted: false }),
         };
         let cannot = cannot_start(&command.standby.words);
-        let environment = self.environment();
-        let hold = HeldTerms {
-            deadline,
-            lock_delay: command.lock_delay,
-            covers_descendants: !command.releases_on_exit,
-            on_jeopardy: command.on_jeopardy,
-            end: HoldToEnd { session: self.session().to_owned(), ..command.end },
-        };
-        let program = Program { stdin: command.stdin, environment, hold: Some(hold) };
-        let child = self.child.insert(command.standby.start(&program).map_err(&cannot)?);
+        let child = self.start(command, deadline).map_err(&cannot)?;
+        let child = self.child.insert(child);
         let (mut failure, mut failed) = (pin!(failure), None);
         let outcome = loop {
             tokio::select! {
@@ -299,23 +286,6 @@ fn cannot_start(words: &[OsString]) -> impl Fn(io::Error) -> CliError + use<> {
     move |error| CliError::NotStarted { name: name.clone(), error }
 }
 
-impl HeldGuard {
-    fn state(&self) -> GuardState {
-        match self {
-            Self::Lock(guard) => guard.state(),
-            Self::Slot(guard) => guard.state(),
-        }
-    }
-
-    /// Waits until the state differs from `known`, a later deadline included.
-    async fn next_state(&self, known: &GuardState) -> GuardState {
-        match self {
-            Self::Lock(guard) => guard.next_state(known).await,
-            Self::Slot(guard) => guard.next_state(known).await,
-        }
-    }
-}
-
 fn hold_ended(child: Option<Child>) {
     if let Some(mut child) = child {
         child.handle(Input::HoldEnded);
@@ -353,7 +323,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn a_frozen_agent_keeps_a_release_no_longer_than_the_hold_could_last() {
+    async fn release_times_out_after_ttl() {
         // The kernel accepts connections for it; nothing is ever answered.
         let frozen = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = frozen.local_addr().expect("it is bound").port();

@@ -14,6 +14,8 @@ pub mod child;
 pub mod held;
 pub(super) mod obstacle;
 
+use super::absent;
+use super::arguments::ValueError;
 use super::context::Context;
 use super::error::{CliError, ExitCodes};
 use super::supervise::channel::HoldToEnd;
@@ -22,6 +24,7 @@ use child::{CommandInput, Program, Signals, Standby};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Acquired, Command, Ended, Held, TIMED_OUT_LIMIT, WaitLimit, Wanted, report};
 use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions};
+use lockmesh_protocol::duration::{self, DurationError};
 use obstacle::Awaited;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -67,10 +70,10 @@ pub struct Options {
     #[arg(long = "name", value_name = "TEXT")]
     session_name: Option<String>,
     /// Maximum time to wait, such as 10s; 0 waits without a limit
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0", conflicts_with = "try")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, default_value = "0", conflicts_with = "try")]
     timeout: Duration,
     /// The same, in an older spelling of `consul lock`
-    #[arg(long = "try", id = "try", value_name = "DURATION", value_parser = duration, hide = true)]
+    #[arg(long = "try", id = "try", value_name = "DURATION", value_parser = duration::parse, hide = true)]
     older_timeout: Option<Duration>,
     /// Fail at once if it is held
     #[arg(long, conflicts_with_all = ["timeout", "try"])]
@@ -93,13 +96,13 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", value_parser = ttl)]
     ttl: Option<Duration>,
     /// Time after a loss during which the lock is granted to no other session [default: 15s]
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse)]
     lock_delay: Option<Duration>,
     /// Host-failure timeout: fast 1.5s, default 5s, safe 15s [default: the agent's]
-    #[arg(long, value_name = "WORD", value_parser = window_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "WINDOW", value_parser = window_parser(), hide_possible_values = true)]
     window: Option<HealthWindow>,
     /// When a renewal is late: ignore it, or send the command SIGTERM (term)
-    #[arg(long, value_name = "WORD", value_parser = on_jeopardy_parser(), default_value = "ignore")]
+    #[arg(long, value_name = "ACTION", value_parser = on_jeopardy_parser(), default_value = "ignore")]
     #[arg(hide_possible_values = true)]
     on_jeopardy: OnJeopardy,
     /// Release when the command exits, even if processes that it started still run
@@ -167,27 +170,24 @@ pub async fn hold_and_run(
         acquired = wanted.acquire(options.wait_limit(), &mut signals) => acquired,
         never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
     };
-    let held = match acquired {
-        Ok(Acquired::Held(held)) => *held,
-        other => {
-            let reason = async {
-                // A session that was created is ended before this process is.
-                if matches!(other, Ok(Acquired::TimedOut)) && !options.once {
-                    let settled = held::settle_within(TIMED_OUT_LIMIT, &client);
-                    return tokio::join!(awaited.reason(&client, TIMED_OUT_LIMIT), settled).0;
-                }
-                wanted.settle().await;
-                if other.is_ok() { awaited.reason(&client, obstacle::TIMEOUT).await } else { None }
-            };
-            let reason = signals.unless_ended(reason).await.flatten();
-            return Err(match other? {
-                Acquired::Interrupted => CliError::Interrupted(interrupted(name, reason)),
-                _ => CliError::NotAcquired(options.not_acquired(name, reason)),
-            });
+    if let Ok(Acquired::Held(held)) = acquired {
+        let command = options.command(context, name, slots, program, standby);
+        return hold_while_running(*held, &wanted, options, command, &mut signals).await;
+    }
+    let reason = async {
+        // A session that was created is ended before this process is.
+        if matches!(acquired, Ok(Acquired::TimedOut)) && !options.once {
+            let settled = held::settle_within(TIMED_OUT_LIMIT, &client);
+            return tokio::join!(awaited.reason(&client, TIMED_OUT_LIMIT), settled).0;
         }
+        wanted.settle().await;
+        if acquired.is_ok() { awaited.reason(&client, obstacle::TIMEOUT).await } else { None }
     };
-    let command = options.command(context, name, slots, program, standby);
-    hold_while_running(held, &wanted, options, command, &mut signals).await
+    let reason = signals.unless_ended(reason).await.flatten();
+    Err(match acquired? {
+        Acquired::Interrupted => CliError::Interrupted(interrupted(name, reason)),
+        _ => CliError::NotAcquired(options.not_acquired(name, reason)),
+    })
 }
 
 /// Runs the program, then releases the lock and removes its key.
@@ -324,7 +324,7 @@ impl Options {
 
     fn not_acquired(&self, name: &str, reason: Option<String>) -> String {
         let within = match self.wait_limit() {
-            WaitLimit::Within(limit) => format!(" in {}", lockmesh_protocol::duration::format(limit)),
+            WaitLimit::Within(limit) => format!(" in {}", duration::format(limit)),
             WaitLimit::Once | WaitLimit::Endless => String::new(),
         };
         let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
@@ -377,6 +377,9 @@ impl ProgramArgs {
             // `lock NAME -c COMMAND` is the habit of flock(1), which a shell would misread.
             (false, true) if self.child[0].as_encoded_bytes().starts_with(b"-") => {
                 let option = self.child[0].to_string_lossy();
+                if let Some(told) = absent::of_flock(&option) {
+                    return Err(CliError::usage(told));
+                }
                 return Err(CliError::usage(format!(
                     "{option} is not an option here: write the command after `--`, as in `lockmesh lock NAME -- sh \
                      -c 'COMMAND'`"
@@ -386,11 +389,6 @@ impl ProgramArgs {
         };
         Ok(if in_shell { Program::in_shell(words) } else { words.clone() })
     }
-}
-
-/// Reads a duration in Go's spelling.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    lockmesh_protocol::duration::parse(text).map_err(|error| error.to_string())
 }
 
 /// Reads a window.
@@ -410,17 +408,26 @@ fn on_jeopardy_parser() -> impl TypedValueParser<Value = OnJeopardy> {
 }
 
 /// Reads a number of holders. `-n` means "do not wait" in flock(1).
-pub(super) fn holders(text: &str) -> Result<u32, String> {
+pub(super) fn holders(text: &str) -> Result<u32, ValueError> {
     let count = text.parse().ok().filter(|count| *count > 0);
-    count.ok_or_else(|| "not a number of holders, 1 or more; to fail at once, use --once".into())
+    count.ok_or(ValueError::Holders)
+}
+
+/// The reason why a TTL is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TtlError {
+    /// It is no duration.
+    #[error(transparent)]
+    Duration(#[from] DurationError),
+    /// Sessions cannot have it.
+    #[error(transparent)]
+    Session(#[from] lockmesh_client::Error),
 }
 
 /// Reads the TTL of a session that is renewed; the agent's `http.session_ttl_min` may demand more.
-pub(super) fn ttl(text: &str) -> Result<Duration, String> {
-    let ttl = duration(text)?;
-    SessionOptions { ttl: Some(ttl), ..SessionOptions::default() }
-        .check()
-        .map_err(|error| error.to_string())?;
+pub(super) fn ttl(text: &str) -> Result<Duration, TtlError> {
+    let ttl = duration::parse(text)?;
+    SessionOptions { ttl: Some(ttl), ..SessionOptions::default() }.check()?;
     Ok(ttl)
 }
 
@@ -444,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_lasts_for_its_ttl_at_most() {
+    fn longest_hold_is_effective_ttl() {
         let second = Duration::from_secs(1);
         assert_eq!(longest_hold(Some(second), Some(HealthWindow::Safe)), second);
         assert_eq!(longest_hold(None, Some(HealthWindow::Safe)), 30 * second);
@@ -484,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_behind_two_dashes_is_run_as_it_is() {
+    fn double_dash_runs_command_without_shell() {
         let args = parse("lockmesh lock a -- echo -n -- $HOME").expect("good");
         assert_eq!(words(&args), ["echo", "-n", "--", "$HOME"]);
         let args = parse("lockmesh lock a echo $HOME").expect("good");
@@ -494,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_named_after_its_program_and_shows_no_arguments() {
+    fn session_name_excludes_arguments() {
         let name = |line: &str| {
             let args = parse(line).expect("good");
             args.options.session(args.program.described()).name
@@ -514,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_arguments_rejected() {
         for line in [
             "lockmesh lock",
             "lockmesh lock -n 0 a -- x",
@@ -537,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ttl_that_is_too_short_for_the_window_is_refused() {
+    fn ttl_too_short_for_window_rejected() {
         let check = |line: &str| {
             let args = parse(&format!("lockmesh lock {line} a -- x")).expect("the shape is good");
             args.options.session(String::new()).check().map_err(|error| error.to_string())
@@ -556,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_last_as_long_for_guards_as_for_servers() {
+    fn window_durations_match_protocol() {
         for window in lockmesh_protocol::lease::HealthWindow::ALL {
             let known = HealthWindow::parse(window.as_str()).expect("the same words");
             assert_eq!(known.duration(), window.duration(), "{window:?}");
@@ -564,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_the_commands_own_unless_asked_otherwise() {
+    fn exit_code_follows_command_by_default() {
         let code = |line: &str, ended: &Ended| {
             let args = parse(&format!("lockmesh lock {line}a -- x")).expect("good");
             format!("{:?}", args.options.exit_code(ended))
@@ -584,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_was_not_acquired_is_explained() {
+    fn not_acquired_message_includes_reason() {
         let text = |line: &str, reason: Option<&str>| {
             let args = parse(&format!("lockmesh lock {line} job -- x")).expect("good");
             args.options.not_acquired("job", reason.map(Into::into))
@@ -597,10 +604,12 @@ mod tests {
     }
 
     #[test]
-    fn the_habits_of_flock_are_explained() {
+    fn flock_usage_errors_include_hint() {
         let refused = parse("lockmesh lock -n job true").expect_err("-n takes a number").to_string();
         assert!(refused.contains("use --once"), "{refused}");
         let refused = parse("lockmesh lock job -c true").expect("the shape is good").program.words();
         assert!(refused.expect_err("no command").to_string().contains("after `--`"));
+        let refused = parse("lockmesh lock job -w true").expect("the shape is good").program.words();
+        assert!(refused.expect_err("no command").to_string().contains("--timeout"));
     }
 }

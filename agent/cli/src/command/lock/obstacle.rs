@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_is_named_with_time_and_fence() {
+    fn names_holder_time_and_fence() {
         let obstacle = Obstacle::held(&held_by("s1"));
         assert_eq!(obstacle.text, "held by \"worker s1\" on n1 since 2026-11-21 08:41:12Z (fence 7)");
         let obstacle = Obstacle::held(&Lock { waiters: 2, ..held_by("s1") });
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_lock_delay_is_counted_from_the_loss() {
+    fn lock_delay_remainder_counted_from_loss() {
         let lock = Lock { key: "job/.lock".into(), lock_delay: "15s".into(), ..Lock::default() };
         let loss = Loss {
             at_ms: NOW - 4_000,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn holders_of_slots_are_told_from_waiters() {
+    fn semaphore_holders_distinguished_from_waiters() {
         let list = br#"{"Limit":2,"Holders":{"s1":true,"s2":true}}"#;
         let contenders = ["s1", "s2", "s3"].map(held_by);
         let obstacle = Obstacle::full(list, &contenders).expect("no slot is free");

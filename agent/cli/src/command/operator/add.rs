@@ -1,7 +1,7 @@
 //! `lockmesh operator raft add`: adds a server to the cluster.
 
 use super::super::error::CliError;
-use super::super::output::print_line;
+use super::super::output::{JsonArgs, print_json, print_line};
 use super::servers::named;
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Read};
@@ -29,6 +29,8 @@ pub(super) struct Args {
     /// Maximum time to wait until it votes
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration::parse)]
     timeout: Duration,
+    #[command(flatten)]
+    output: JsonArgs,
 }
 
 /// Runs the command.
@@ -37,7 +39,10 @@ pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
     // Identifies the new server, whose own name for its address may differ.
     let before = operator.servers(&Read::default()).await?;
     operator.add_server(&args.address).await?;
-    print_line(&format!("{}: join requested", args.address))?;
+    if args.no_wait || !args.output.json {
+        let requested = serde_json::json!({ "Address": args.address, "Voter": false });
+        args.output.print(&requested, &format!("{}: join requested", args.address))?;
+    }
     if args.no_wait {
         return Ok(());
     }
@@ -49,18 +54,17 @@ pub(super) async fn run(args: &Args, client: &Client) -> Result<(), CliError> {
         if let Ok(quorum) = operator.servers(&Read::default()).await {
             let newcomer = newcomer(&quorum, &known, &args.address);
             let progress = progress(newcomer, &quorum);
-            if shown != progress {
+            if shown != progress && !args.output.json {
                 print_line(&progress)?;
                 shown = progress;
             }
-            if newcomer.is_some_and(|server| server.voter) {
-                return Ok(());
+            if let Some(server) = newcomer.filter(|server| server.voter) {
+                return if args.output.json { print_json(server) } else { Ok(()) };
             }
         }
         if Instant::now() >= deadline {
             return Err(CliError::failed(format!(
-                "it has no vote after {}; it is not given up, and `lockmesh operator raft list-peers` shows how far it \
-                 comes",
+                "it has no vote after {}; it is still replicating: `lockmesh operator raft list-peers` shows its progress",
                 duration::format(args.timeout)
             )));
         }
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_is_told_step_by_step() {
+    fn progress_reports_each_step() {
         let known = BTreeSet::from([1]);
         let told = |newcomer: Option<Server>| {
             let servers = [server(1, true, 500)].into_iter().chain(newcomer).collect();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_named_stays_as_it_is() {
+    fn unspecified_settings_kept() {
         let before = AutopilotConfiguration {
             cleanup_dead_servers: true,
             last_contact_threshold: "200ms".into(),

@@ -2,6 +2,7 @@
 
 use super::super::error::CliError;
 use crate::config::{Sources, load};
+use lockmesh_net::owner;
 use lockmesh_server::config::ServerConfig;
 use std::path::PathBuf;
 
@@ -25,6 +26,7 @@ impl DataFolder {
         }
         let config: ServerConfig =
             load(&Sources::of_process(self.config.clone(), Vec::new())).map_err(CliError::usage)?;
+        owner::allow_others(config.allow_other_owners);
         Ok(config.data_dir)
     }
 }

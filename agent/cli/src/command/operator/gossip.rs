@@ -43,14 +43,14 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             let key = operator.gossip_key(&consistency.read()).await?;
             match json {
                 true => print_json(&key)?,
-                false => print_line(&format!("the mesh uses key {}", key.number))?,
+                false => print_line(&format!("gossip key is {}", key.number))?,
             }
         }
         Command::Rotate => {
             let known = operator.gossip_key(&Read::default()).await?;
             let key = operator.rotate_gossip_key(known.number).await?;
             print_line(&format!(
-                "the mesh uses key {} now; agents hold it within 30 s; it can be rotated again in a minute",
+                "gossip key is now {}; agents receive it within 30 s; the next rotation is possible in a minute",
                 key.number
             ))?;
         }

@@ -1,15 +1,21 @@
 //! `lockmesh operator raft`: manages the Raft peers.
 
 use super::super::Online;
-use super::super::context::{ConnectionArgs, ConsistencyArgs};
+use super::super::confirm::{confirm, insist};
+use super::super::context::{ConnectionArgs, ConsistencyArgs, Context};
 use super::super::error::CliError;
-use super::super::output::{OutputArgs, Table, print_line, warn};
+use super::super::output::{JsonArgs, OutputArgs, Table, print_line, warn};
 use super::servers::{find, named};
 use super::{add, inspect, moved, recover};
 use lockmesh_client::shape::lockmesh::{Quorum, Server};
 use lockmesh_client::{Client, Error, Read};
+use lockmesh_protocol::duration;
 use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// The time without contact after which an unhealthy server is shown as lost.
+const LOST_AFTER: Duration = Duration::from_secs(2);
 
 /// Manage Raft peers
 #[derive(clap::Args, Debug)]
@@ -45,6 +51,11 @@ enum Command {
         /// Node name, address, Raft id or node UUID
         #[arg(value_name = "SERVER")]
         server: String,
+        /// Remove it even if the failure tolerance becomes 0; without a terminal this is required
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: JsonArgs,
     },
     /// Alias of `remove` with Consul's options
     #[command(group = clap::ArgGroup::new("peer").required(true))]
@@ -57,6 +68,9 @@ enum Command {
         /// Address of the server
         #[arg(long, value_name = "IP:PORT", group = "peer")]
         address: Option<String>,
+        /// Do not ask for confirmation; nothing is asked without a terminal
+        #[arg(long)]
+        yes: bool,
     },
     Recover(recover::Args),
     /// Transfer leadership to another server, and wait until it leads
@@ -69,6 +83,8 @@ enum Command {
         /// Node UUID, as Consul spells it
         #[arg(long, value_name = "UUID")]
         id: Option<String>,
+        #[command(flatten)]
+        output: JsonArgs,
     },
 }
 
@@ -89,7 +105,8 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
         | Command::RemovePeer { connection, .. }
         | Command::TransferLeader { connection, .. } => connection,
     };
-    let client = connection.context()?.client()?;
+    let context = connection.context()?;
+    let client = context.client()?;
     let operator = client.operator();
     match args.command {
         Command::Inspect(_) | Command::Moved(_) | Command::Recover(_) => {}
@@ -97,25 +114,62 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
             return list_peers(&client, output, &consistency.read()).await;
         }
         Command::Add(online) => add::run(&online.args, &client).await?,
-        Command::Remove { server, .. } => {
+        Command::Remove { server, yes, output, .. } => {
             let quorum = operator.servers(&Read::default()).await?;
             let server = find(&quorum, &server)?;
+            if let Some(danger) = danger(&quorum, server) {
+                insist(&context, yes, &danger).await?;
+            }
             // By the id that is unique among servers.
             operator.remove_server(&server.raft_id.to_string()).await?;
-            print_line(&format!("{} removed from the cluster", named(server)))?;
+            output.print(server, &format!("{} removed from the cluster", named(server)))?;
         }
-        Command::RemovePeer { id: Some(id), .. } => {
-            operator.remove_server(&id).await?;
-            print_line(&format!("Removed peer with id {id:?}"))?;
+        Command::RemovePeer { id, address, yes, .. } => remove_peer(&context, id, address, yes).await?,
+        Command::TransferLeader { server, id, output, .. } => {
+            transfer_leader(&client, server.or(id), output).await?;
         }
-        Command::RemovePeer { id: None, address, .. } => {
-            let address = address.unwrap_or_default();
-            operator.remove_server_at(&address).await?;
-            print_line(&format!("Removed peer with address {address:?}"))?;
-        }
-        Command::TransferLeader { server, id, .. } => transfer_leader(&client, server.or(id)).await?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes a server as `consul operator raft remove-peer` does, for its scripts.
+async fn remove_peer(
+    context: &Context,
+    id: Option<String>,
+    address: Option<String>,
+    yes: bool,
+) -> Result<(), CliError> {
+    let client = context.client()?;
+    let operator = client.operator();
+    let name = id.as_ref().or(address.as_ref()).cloned().unwrap_or_default();
+    // Other names are left to the agent, which answers in Consul's words.
+    let quorum = operator.servers(&Read::default()).await?;
+    if let Some(danger) = find(&quorum, &name).ok().and_then(|server| danger(&quorum, server)) {
+        confirm(context, yes, &danger).await?;
+    }
+    match id {
+        Some(id) => {
+            operator.remove_server(&id).await?;
+            print_line(&format!("Removed peer with id {id:?}"))
+        }
+        None => {
+            operator.remove_server_at(&name).await?;
+            print_line(&format!("Removed peer with address {name:?}"))
+        }
+    }
+}
+
+/// The reason to ask before a server is removed: it is healthy, and without it no further failure
+/// is tolerated.
+fn danger(quorum: &Quorum, server: &Server) -> Option<String> {
+    let rest = quorum.servers.iter().filter(|other| other.voter && other.raft_id != server.raft_id);
+    let healthy = rest.clone().filter(|other| other.healthy == Some(true)).count();
+    let rest = rest.count();
+    let is_lowered = server.voter && server.healthy == Some(true) && rest > 0;
+    (is_lowered && healthy <= rest / 2 + 1).then(|| {
+        let voters = if rest == 1 { "1 voter remains".into() } else { format!("{rest} voters remain") };
+        format!("tolerates no failure without {}: {voters}", named(server))
+    })
 }
 
 async fn list_peers(client: &Client, output: OutputArgs, read: &Read) -> Result<ExitCode, CliError> {
@@ -155,7 +209,7 @@ fn no_leader(quorum: &Quorum) -> Option<&'static str> {
     )
 }
 
-async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliError> {
+async fn transfer_leader(client: &Client, to: Option<String>, output: JsonArgs) -> Result<(), CliError> {
     let operator = client.operator();
     let id = match to {
         Some(to) => Some(find(&operator.servers(&Read::default()).await?, &to)?.raft_id.to_string()),
@@ -166,7 +220,10 @@ async fn transfer_leader(client: &Client, to: Option<String>) -> Result<(), CliE
     }
     let quorum = operator.servers(&Read::default()).await?;
     let leader = quorum.servers.iter().find(|server| server.leader);
-    print_line(&leader.map_or_else(|| "Success".into(), |leader| format!("{} leads now", named(leader))))
+    output.print(
+        &leader,
+        &leader.map_or_else(|| "Success".into(), |leader| format!("{} leads now", named(leader))),
+    )
 }
 
 /// The line above the table, for people. Scripts read the heading first.
@@ -175,7 +232,8 @@ fn title(quorum: &Quorum, is_terminal: bool) -> Option<String> {
 }
 
 fn table(quorum: &Quorum) -> Table {
-    let mut table = Table::new(["Node", "RaftID", "ID", "Address", "State", "Voter", "LastIndex", "Health"]);
+    let mut table =
+        Table::new(["Node", "RaftID", "ID", "Address", "State", "Voter", "LastIndex", "Version", "Health"]);
     let mut servers: Vec<&Server> = quorum.servers.iter().collect();
     servers.sort_by_key(|server| (&server.node, server.raft_id));
     for server in servers {
@@ -184,13 +242,28 @@ fn table(quorum: &Quorum) -> Table {
             server.raft_id.to_string(),
             server.id.clone(),
             server.address.clone(),
-            if server.leader { "leader".into() } else { "follower".into() },
+            state(server).into(),
             server.voter.to_string(),
-            server.last_index.to_string(),
+            // 0: only the leader knows the logs of the others.
+            Some(server.last_index)
+                .filter(|index| *index > 0)
+                .map(|index| index.to_string())
+                .unwrap_or_default(),
+            server.version.clone(),
             health(server, quorum),
         ]);
     }
-    table
+    table.without_empty(&["Version"])
+}
+
+/// The state of a server; of one without contact it is not known.
+fn state(server: &Server) -> &'static str {
+    let is_silent = duration::parse(&server.last_contact).is_ok_and(|silence| silence >= LOST_AFTER);
+    match server.leader {
+        true => "leader",
+        false if server.healthy == Some(false) && is_silent => "lost",
+        false => "follower",
+    }
 }
 
 fn health(server: &Server, quorum: &Quorum) -> String {
@@ -220,20 +293,37 @@ mod tests {
             last_index: 42 - raft_id,
             last_contact: "3s".into(),
             healthy,
+            version: "0.1.0".into(),
         };
         let servers = vec![server(1, "n1", Some(true)), server(2, "n2", Some(false)), server(4, "n2", None)];
         Quorum { leader: 1, commit_index: 42, servers, ..Quorum::default() }
     }
 
     #[test]
-    fn a_quorum_without_a_leader_is_warned_of() {
+    fn warns_without_leader() {
         assert_eq!(no_leader(&quorum()), None);
         let warning = no_leader(&Quorum { leader: 0, ..quorum() }).expect("there is no leader");
         assert!(warning.contains("knows no leader") && warning.contains("start servers"), "{warning}");
     }
 
     #[test]
-    fn the_cluster_is_named_to_people_and_not_to_pipes() {
+    fn removal_ending_fault_tolerance_needs_confirmation() {
+        let server =
+            |raft_id, healthy| Server { raft_id, voter: true, healthy: Some(healthy), ..Server::default() };
+        let asked = |health: &[bool], removed: usize| {
+            let servers: Vec<_> = (1..).zip(health).map(|(id, healthy)| server(id, *healthy)).collect();
+            let quorum = Quorum { servers: servers.clone(), ..Quorum::default() };
+            danger(&quorum, &servers[removed])
+        };
+        assert!(asked(&[true; 3], 0).is_some_and(|danger| danger.ends_with(": 2 voters remain")));
+        assert!(asked(&[true; 2], 0).is_some_and(|danger| danger.ends_with(": 1 voter remains")));
+        assert_eq!(asked(&[true; 4], 0), None);
+        assert_eq!(asked(&[true, true, false], 2), None, "it is dead already");
+        assert_eq!(asked(&[true], 0), None, "the only server cannot be removed");
+    }
+
+    #[test]
+    fn cluster_id_shown_only_on_terminal() {
         let quorum = Quorum { cluster_id: "c1".into(), ..quorum() };
         assert_eq!(title(&quorum, true), Some("Cluster c1".into()));
         assert_eq!(title(&quorum, false), None);
@@ -242,10 +332,10 @@ mod tests {
     #[test]
     fn a_server_fits_a_row() {
         let expected = "\
-Node  RaftID  ID  Address        State     Voter  LastIndex  Health
-n1    1       u1  10.0.0.1:8300  leader    true   41         healthy
-n2    2       u2  10.0.0.2:8300  follower  true   40         last contact 3s ago, 2 entries behind
-n2    4       u4  10.0.0.4:8300  follower  true   38         unknown";
+Node  RaftID  ID  Address        State     Voter  LastIndex  Version  Health
+n1    1       u1  10.0.0.1:8300  leader    true   41         0.1.0    healthy
+n2    2       u2  10.0.0.2:8300  lost      true   40         0.1.0    last contact 3s ago, 2 entries behind
+n2    4       u4  10.0.0.4:8300  follower  true   38         0.1.0    unknown";
         assert_eq!(table(&quorum()).render(), expected);
     }
 }

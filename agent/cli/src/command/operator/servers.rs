@@ -46,13 +46,14 @@ mod tests {
             last_index: 42 - raft_id,
             last_contact: "3s".into(),
             healthy,
+            version: String::new(),
         };
         let servers = vec![server(1, "n1", Some(true)), server(2, "n2", Some(false)), server(4, "n2", None)];
         Quorum { leader: 1, commit_index: 42, servers, ..Quorum::default() }
     }
 
     #[test]
-    fn a_server_is_found_by_whatever_names_it_alone() {
+    fn server_found_by_unique_identifier() {
         let quorum = quorum();
         for name in ["1", "N1", "U1", "10.0.0.1:8300"] {
             assert_eq!(find(&quorum, name).expect("it is there").raft_id, 1, "{name}");

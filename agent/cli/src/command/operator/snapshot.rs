@@ -8,7 +8,7 @@ use super::super::confirm::confirm;
 use super::super::context::{ConnectionArgs, ConsistencyArgs};
 use super::super::error::CliError;
 use super::super::instant;
-use super::super::output::{Table, print_json, print_line};
+use super::super::output::{JsonArgs, Table, print_json};
 use lockmesh_agent::http::archive::{self, ArchiveError, Meta};
 use lockmesh_client::{Client, Read};
 use lockmesh_protocol::change::Change;
@@ -37,6 +37,8 @@ enum Command {
         file: PathBuf,
         #[command(flatten)]
         consistency: ConsistencyArgs,
+        #[command(flatten)]
+        output: JsonArgs,
     },
     /// Replace the whole state with a backup; later changes are lost
     Restore {
@@ -48,15 +50,16 @@ enum Command {
         /// Do not ask for confirmation; nothing is asked without a terminal
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        output: JsonArgs,
     },
     /// Verify a backup and show its contents; needs no agent
     Inspect {
         /// Backup file, or - for stdin
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        output: JsonArgs,
     },
 }
 
@@ -68,14 +71,17 @@ enum Command {
 /// retry.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
-        Command::Save { connection, file, consistency } => {
+        Command::Save { connection, file, consistency, output } => {
             let (client, read) = (connection.context()?.client()?, consistency.read());
             match is_stream(&file) {
+                true if output.json => {
+                    return Err(CliError::usage("--json needs a file: stdout is the backup"));
+                }
                 true => save_to_stdout(&client, &read).await?,
-                false => save(&file, &client, &read).await?,
+                false => save(&file, &client, &read, output).await?,
             }
         }
-        Command::Restore { connection, file, yes } => {
+        Command::Restore { connection, file, yes, output } => {
             let context = connection.context()?;
             // A file that is not a backup is an error here, before the agent receives it.
             let mut source = open(&file)?;
@@ -83,12 +89,12 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
             confirm(&context, yes, &contents.danger(&file)).await?;
             source.rewind().map_err(|error| cannot("read", &file, &error))?;
             context.client()?.operator().restore_snapshot(&mut File::from_std(source)).await?;
-            print_line(&format!("Restored {}", file.display()))?;
+            output.print(&contents.shape(), &format!("Restored {}", file.display()))?;
         }
-        Command::Inspect { file, json } => {
+        Command::Inspect { file, output } => {
             let contents = Contents::of(&open(&file)?, &file)?;
-            match json {
-                true => print_json(&contents)?,
+            match output.json {
+                true => print_json(&contents.shape())?,
                 false => contents.table().print()?,
             }
         }
@@ -96,7 +102,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError> {
+async fn save(file: &Path, client: &Client, read: &Read, output: JsonArgs) -> Result<(), CliError> {
     let part = part_beside(file)?;
     let handle = part.reopen().map_err(|error| cannot("write", part.path(), &error))?;
     client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
@@ -106,7 +112,8 @@ async fn save(file: &Path, client: &Client, read: &Read) -> Result<(), CliError>
     let contents = Contents::of(&open(part.path())?, part.path())?;
     part.persist(file).map_err(|error| cannot("write", file, &error.error))?;
     let (bytes, index) = (contents.bytes, contents.meta.index);
-    print_line(&format!("Saved and verified {}: {bytes} bytes, index {index}", file.display()))
+    let line = format!("Saved and verified {}: {bytes} bytes, index {index}", file.display());
+    output.print(&contents.shape(), &line)
 }
 
 /// Writes the backup to stdout, without a message.
@@ -145,11 +152,10 @@ fn unnamed() -> Result<fs::File, CliError> {
 }
 
 /// The contents of a backup.
-#[derive(Debug, serde::Serialize)]
+#[derive(Debug)]
 struct Contents {
     /// The size of the file in bytes.
     bytes: u64,
-    #[serde(flatten)]
     meta: Meta,
     /// The number of rows of each kind.
     kinds: BTreeMap<&'static str, u64>,
@@ -181,6 +187,17 @@ impl Contents {
         )
     }
 
+    /// The output of `--json`.
+    fn shape(&self) -> serde_json::Value {
+        let Meta { format, row_format, build, cluster_id, index, term, parts, rows, made_at_ms, size } =
+            &self.meta;
+        serde_json::json!({
+            "ArchiveFormat": format, "Format": row_format, "Build": build, "ClusterID": cluster_id,
+            "Index": index, "Term": term, "Parts": parts, "Rows": rows, "Kinds": self.kinds,
+            "MadeAtMs": made_at_ms, "Size": size, "Bytes": self.bytes,
+        })
+    }
+
     fn table(&self) -> Table {
         let mut table = Table::new(["Cluster", &self.meta.cluster_id]);
         for (name, value) in [
@@ -188,7 +205,7 @@ impl Contents {
             ("Term", self.meta.term.to_string()),
             ("Made", instant::utc(self.meta.made_at_ms)),
             ("By", format!("lockmesh {}", self.meta.build)),
-            ("Format", self.meta.format.to_string()),
+            ("Format", format!("{}, archive {}", self.meta.row_format, self.meta.format)),
             ("Bytes", self.bytes.to_string()),
             ("Rows", self.meta.rows.to_string()),
         ] {
@@ -236,6 +253,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> CliError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_protocol::format;
     use lockmesh_protocol::id::Fence;
     use std::io::Read as _;
 
@@ -258,22 +276,26 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_says_what_it_holds() {
+    fn table_shows_backup_contents() {
         let contents = contents(&backup()).expect("it is good");
         assert_eq!(contents.kinds, BTreeMap::from([("keys", 2), ("other", 1)]));
         let text = contents.table().render();
         assert!(text.starts_with("Cluster  c1\nIndex    42\nTerm     3\n"), "{text}");
         assert!(text.ends_with("Rows     3\n  keys   2\n  other  1"), "{text}");
+        let shape = contents.shape();
+        assert_eq!((&shape["Format"], &shape["Kinds"]["keys"]), (&format::NEWEST.into(), &2.into()));
+        let is_upper = |key: &String| key.starts_with(|first: char| first.is_ascii_uppercase());
+        assert!(shape.as_object().expect("an object").keys().all(is_upper), "{shape}");
     }
 
     #[test]
-    fn a_question_names_what_replaces_the_state() {
+    fn confirmation_names_backup_and_cluster() {
         let danger = contents(&backup()).expect("it is good").danger(Path::new("b.snap"));
         assert!(danger.contains("b.snap (2 keys, 0 sessions)") && danger.ends_with("cluster c1"), "{danger}");
     }
 
     #[test]
-    fn a_damaged_or_foreign_file_is_refused() {
+    fn damaged_or_foreign_file_rejected() {
         let mut bytes = backup();
         let middle = bytes.len() / 2;
         // The checksum at a gzip's end; a bit in the middle may be one that changes nothing of what

@@ -2,6 +2,7 @@
 //!
 //! Existing files are never overwritten: other nodes may trust them.
 
+use super::super::arguments::ValueError;
 use super::super::error::CliError;
 use super::super::output::print_line;
 use lockmesh_net::config::{NodeConfig, Section};
@@ -116,8 +117,8 @@ fn days(days: u32) -> Duration {
     Duration::from_secs(u64::from(days) * 86_400)
 }
 
-fn role(word: &str) -> Result<Role, String> {
-    Role::parse(word).ok_or_else(|| "must be `server` or `agent`".into())
+fn role(word: &str) -> Result<Role, ValueError> {
+    Role::parse(word).ok_or(ValueError::Role)
 }
 
 #[cfg(test)]
@@ -126,7 +127,7 @@ mod tests {
     use lockmesh_net::{Identity, IdentityFiles};
 
     #[test]
-    fn what_is_issued_says_who_it_is_for() {
+    fn issued_certificate_identifies_role_and_node() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let [ca, out] = ["ca", "out"].map(|name| folder.path().join(name));
         let made = InitArgs { out: ca.clone(), name: "Test".into(), days: 10 };
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_member_can_have_is_refused() {
+    fn invalid_node_name_rejected() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ca = folder.path().join("ca");
         init(&InitArgs { out: ca.clone(), name: "Test".into(), days: 10 }).expect("an authority is made");
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_is_there_is_overwritten() {
+    fn existing_files_not_overwritten() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("ca-key.pem"), "mine").expect("it can be written");
         let args = InitArgs { out: folder.path().into(), name: "Test".into(), days: 10 };

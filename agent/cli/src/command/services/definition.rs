@@ -4,6 +4,7 @@
 //! The agent checks a definition; this only converts the names of its fields to the API's names,
 //! which have no underscores and in which case is ignored.
 
+use super::super::arguments::pair;
 use super::super::error::CliError;
 use crate::config;
 use lockmesh_client::shape::agent::{NewCheck, NewService};
@@ -61,9 +62,29 @@ pub(super) struct DefinitionArgs {
     files: Vec<PathBuf>,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE")?;
-    Ok((key.into(), value.into()))
+/// The reason why a file has no definitions. The text follows the name of the file.
+#[derive(Debug, thiserror::Error)]
+enum DefinitionError {
+    #[error("is not JSON: {0}")]
+    NotJson(#[from] serde_json::Error),
+    #[error("is neither JSON nor TOML: {0}")]
+    NotToml(String),
+    #[error("must be an object")]
+    NotObject,
+    #[error("must have an object as `service`")]
+    Service,
+    #[error("must have a list as `services`")]
+    Services,
+    #[error("has no object at {0}")]
+    NoObjectAt(String),
+    #[error("has {0:?}, but must have only `service`, or a list `services`")]
+    UnknownKey(String),
+    #[error("has no service: define it in `service`, or in a list `services`")]
+    Empty,
+    #[error("must have a string as `{name}` of {place}")]
+    NotText { name: &'static str, place: String },
+    #[error("has no `name` in {0}")]
+    Unnamed(String),
 }
 
 impl DefinitionArgs {
@@ -117,15 +138,16 @@ pub(super) fn of_files(files: &[PathBuf]) -> Result<Vec<NewService>, CliError> {
 
 fn of_text(file: &Path, text: &str) -> Result<Vec<NewService>, CliError> {
     let parsed = match text.trim_start().starts_with('{') {
-        true => serde_json::from_str(text).map_err(|error| format!("is not JSON: {error}")),
-        false => config::json_of(text).map_err(|error| format!("is neither JSON nor TOML: {error}")),
+        true => serde_json::from_str(text).map_err(DefinitionError::NotJson),
+        false => config::json_of(text).map_err(|error| DefinitionError::NotToml(error.to_string())),
     };
-    let services = parsed.and_then(of_document);
-    services.map_err(|problem| CliError::usage(format!("{} {}", file.display(), problem.trim_end())))
+    parsed
+        .and_then(of_document)
+        .map_err(|error| CliError::usage(format!("{} {}", file.display(), error.to_string().trim_end())))
 }
 
-fn of_document(document: Value) -> Result<Vec<NewService>, String> {
-    let Value::Object(keys) = document else { return Err("must be an object".into()) };
+fn of_document(document: Value) -> Result<Vec<NewService>, DefinitionError> {
+    let Value::Object(keys) = document else { return Err(DefinitionError::NotObject) };
     let mut services = Vec::new();
     for (key, value) in keys {
         match (key.as_str(), value) {
@@ -134,26 +156,24 @@ fn of_document(document: Value) -> Result<Vec<NewService>, String> {
                 for (number, value) in list.into_iter().enumerate() {
                     let place = format!("services[{number}]");
                     let Value::Object(fields) = value else {
-                        return Err(format!("has no object at {place}"));
+                        return Err(DefinitionError::NoObjectAt(place));
                     };
                     services.push(definition(&place, fields)?);
                 }
             }
-            ("service", _) => return Err("must have an object as `service`".into()),
-            ("services", _) => return Err("must have a list as `services`".into()),
-            (other, _) => {
-                return Err(format!("has {other:?}, but must have only `service`, or a list `services`"));
-            }
+            ("service", _) => return Err(DefinitionError::Service),
+            ("services", _) => return Err(DefinitionError::Services),
+            (other, _) => return Err(DefinitionError::UnknownKey(other.into())),
         }
     }
     match services.is_empty() {
-        true => Err("has no service: define it in `service`, or in a list `services`".into()),
+        true => Err(DefinitionError::Empty),
         false => Ok(services),
     }
 }
 
 /// A definition with the names of the API.
-fn definition(place: &str, fields: Map<String, Value>) -> Result<NewService, String> {
+fn definition(place: &str, fields: Map<String, Value>) -> Result<NewService, DefinitionError> {
     let mut more = folded(fields);
     for (name, value) in &mut more {
         match (name.as_str(), value) {
@@ -166,14 +186,14 @@ fn definition(place: &str, fields: Map<String, Value>) -> Result<NewService, Str
             _ => {}
         }
     }
-    let mut text = |name: &str| match more.remove(name) {
+    let mut text = |name| match more.remove(name) {
         Some(Value::String(text)) => Ok(text),
         None => Ok(String::new()),
-        Some(_) => Err(format!("must have a string as `{name}` of {place}")),
+        Some(_) => Err(DefinitionError::NotText { name, place: place.into() }),
     };
     let (id, name) = (text("id")?, text("name")?);
     match name.is_empty() {
-        true => Err(format!("has no `name` in {place}")),
+        true => Err(DefinitionError::Unnamed(place.into())),
         false => Ok(NewService { id, name, more, ..NewService::default() }),
     }
 }
@@ -249,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_one_service_or_several() {
+    fn accepts_single_and_multiple_services() {
         let expected = json!([{
             "ID": "w1", "Name": "web", "port": 80, "enabletagoverride": true,
             "taggedaddresses": { "lan_ipv4": { "address": "10.0.0.1", "port": 80 } },
@@ -269,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_service_is_refused_with_what_it_must_have() {
+    fn missing_service_error_names_requirement() {
         for (text, told) in [
             ("", "web.toml has no service: define it in `service`"),
             ("{", "web.toml is not JSON: "),

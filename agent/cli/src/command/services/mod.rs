@@ -72,7 +72,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 None => of_files(&files)?.into_iter().map(id_of).collect(),
             };
             for id in ids {
-                agent.deregister_service(&id).await.map_err(|error| not_found(&id, error))?;
+                agent.deregister_service(&id).await?;
                 print_line(&format!("Deregistered service: {id}"))?;
             }
         }
@@ -177,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_service_is_reported_with_the_list() {
-        let refused = |status| Error::Refused { status, text: "Unknown service ID \"x\"".into() };
+    fn unknown_service_error_suggests_list() {
+        let refused = |status| Error::Refused { status, text: "No service registered with ID \"x\"".into() };
         let text = not_found("x", refused(404)).to_string();
         assert!(
             text.starts_with("service x not found") && text.ends_with("`lockmesh services list`"),
             "{text}"
         );
-        assert!(not_found("x", refused(400)).to_string().contains("Unknown service ID"));
+        assert!(not_found("x", refused(400)).to_string().contains("No service registered"));
         assert!(not_registered("web", refused(400)).to_string().starts_with("cannot register service web: "));
     }
 }

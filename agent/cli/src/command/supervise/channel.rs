@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn full_socket_drops_signals_and_old_deadlines_only() {
+    async fn full_socket_drops_signals_and_stale_deadlines() {
         let (ours, theirs) = pair().expect("the system has files");
         let (mut guard, mut supervisor) =
             (Channel::new(ours).expect("watched"), Channel::new(theirs).expect("watched"));

@@ -4,7 +4,7 @@
 //! the tree: its number may be another process's by then. A tree may fork while it is read, so a
 //! kill is repeated until nothing new is found, and its process groups are killed as a whole.
 
-use rustix::process::{Pid, PidfdFlags, Signal, getpgrp, kill_process_group, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process_group, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeSet;
 use std::fs::{read_dir, read_to_string};
 
@@ -33,9 +33,9 @@ pub fn kill(root: Pid) {
             return;
         }
         // A group is killed at once, forks included, but only if its leader belongs to the tree.
-        let own = getpgrp().as_raw_pid();
+        let own = own_group().map(Pid::as_raw_pid);
         let groups: BTreeSet<i32> = new.iter().map(|process| process.group).collect();
-        for group in groups.into_iter().filter(|group| *group != own && numbers.contains(group)) {
+        for group in groups.into_iter().filter(|group| Some(*group) != own && numbers.contains(group)) {
             // A group that has ended meanwhile needs no signal.
             let _ = Pid::from_raw(group).map(|group| kill_process_group(group, Signal::KILL));
         }
@@ -84,6 +84,13 @@ fn children(parent: Pid) -> Vec<Pid> {
         list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
     };
     lists.flat_map(pids).collect()
+}
+
+/// Returns the process group of this process; `None` if it belongs to another PID namespace, as in
+/// a container whose first process did not create a group.
+pub fn own_group() -> Option<Pid> {
+    // `rustix::process::getpgrp` panics then.
+    read(getpid()).and_then(|process| Pid::from_raw(process.group))
 }
 
 /// Returns `true` if a process is stopped by a signal or a debugger.

@@ -3,10 +3,15 @@
 //! | module | contents |
 //! |---|---|
 //! | `followers` | what follows a service: aliases and sidecars |
+//! | `restarts` | what continues across restarts |
 
 mod followers;
+mod restarts;
 
 use super::*;
+use crate::definitions::{
+    CheckKind, Configured, Probe, ServiceRegistration, Sidecar, Target, Thresholds, sidecar_of,
+};
 use lockmesh_protocol::record::{Aggregate, SERF_HEALTH};
 use std::collections::BTreeMap;
 
@@ -27,6 +32,8 @@ struct Stand {
     notices: Vec<Notice>,
     /// The number of calls to the catalog.
     calls: usize,
+    /// The number of checks written to the folder since the last start.
+    stored: u32,
     /// The checks that were critical in the catalog, or removed from it: their sessions ended.
     ended: BTreeSet<CheckId>,
 }
@@ -49,6 +56,7 @@ impl Stand {
             now,
             notices: Vec::new(),
             calls: 0,
+            stored: 0,
             ended: BTreeSet::new(),
         };
         stand.tick();
@@ -60,6 +68,7 @@ impl Stand {
         let (services, checks) = self.folder.clone();
         let stored = (services.into_values().collect(), checks.into_values().collect());
         let stored = Stored { services: stored.0, checks: stored.1, is_adopted: true };
+        self.stored = 0;
         self.registry = Registry::new("node-one".into(), Limits::default(), 2, self.now, stored);
         self.tick();
     }
@@ -90,7 +99,10 @@ impl Stand {
                 match store {
                     Store::Service(id, Some(entry)) => drop(self.folder.0.insert(id, *entry)),
                     Store::Service(id, None) => drop(self.folder.0.remove(&id)),
-                    Store::Check(id, Some(entry)) => drop(self.folder.1.insert(id, *entry)),
+                    Store::Check(id, Some(entry)) => {
+                        self.stored += 1;
+                        drop(self.folder.1.insert(id, *entry));
+                    }
                     Store::Check(id, None) => drop(self.folder.1.remove(&id)),
                     Store::Adopted => {}
                 }
@@ -110,6 +122,7 @@ impl Stand {
 
     fn execute(&mut self, order: Order) -> Input {
         self.calls += 1;
+        assert!(self.calls < 10_000, "an exchange that does not end");
         let down = || Unavailable::Unknown("no leader".into());
         match order {
             Order::ReadServices if self.is_down => Input::Services(Err(down())),
@@ -183,7 +196,7 @@ impl Stand {
         registered.expect("there is room");
     }
 
-    fn deregister(&mut self, id: &str) -> Result<u64, RegistryError> {
+    fn deregister(&mut self, id: &str) -> bool {
         self.change(|registry, _, outbox| registry.deregister_check(&id.into(), outbox))
     }
 
@@ -221,8 +234,9 @@ fn web() -> Service {
     Service { tags: vec!["a".into()], port: 80, ..Service::of("node-one".into(), "web".into(), "web") }
 }
 
+/// Contract: 100.
 #[test]
-fn assertion_100_a_check_without_reports_turns_critical_once() {
+fn unreported_check_expires_once() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 10).expect("there is room");
     stand.pass(SECOND * 9);
@@ -239,7 +253,7 @@ fn assertion_100_a_check_without_reports_turns_critical_once() {
 }
 
 #[test]
-fn a_change_of_output_alone_is_written_later() {
+fn output_change_alone_written_later() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 3_600).expect("there is room");
     for report in 0..100 {
@@ -255,7 +269,7 @@ fn a_change_of_output_alone_is_written_later() {
 }
 
 #[test]
-fn failed_writes_are_retried_after_pauses_that_reports_do_not_shorten() {
+fn write_backoff_ignores_reports() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 100).expect("there is room");
     let version = stand.registry.written();
@@ -275,7 +289,7 @@ fn failed_writes_are_retried_after_pauses_that_reports_do_not_shorten() {
 }
 
 #[test]
-fn a_leader_that_is_found_ends_the_pause_after_failed_writes() {
+fn leader_found_ends_write_backoff() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 200).expect("there is room");
     stand.is_down = true;
@@ -301,7 +315,7 @@ fn a_leader_that_is_found_ends_the_pause_after_failed_writes() {
 }
 
 #[test]
-fn a_catalog_that_differs_is_corrected_within_two_minutes() {
+fn catalog_drift_corrected_within_120s() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("of-web", SECOND * 3_600)]);
     for id in ["lost", "changed"] {
@@ -329,8 +343,103 @@ fn a_catalog_that_differs_is_corrected_within_two_minutes() {
     assert_eq!((services, stand.status("foreign")), (vec!["consul", "web"], None), "the agent owns its node");
 }
 
+/// A restore, or a node that was removed by hand.
 #[test]
-fn tags_of_others_stay_only_if_the_service_permits_it() {
+fn lost_catalog_restored_immediately() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("of-web", SECOND * 3_600)]);
+    stand.pass(SECOND * 10);
+    let deregistered = Service { id: "db".into(), name: "db".into(), ..web() };
+    stand.services = [("db".into(), deregistered)].into();
+    stand.catalog.clear();
+    stand.input(Input::CatalogLost);
+    stand.pass(SECOND / 2);
+    assert_eq!(stand.services.keys().map(ServiceId::as_str).collect::<Vec<_>>(), ["web"]);
+    assert_eq!(stand.status("of-web"), Some(CheckStatus::Passing));
+    // Also if the last write failed, and waits.
+    stand.is_down = true;
+    stand.report("of-web", CheckStatus::Warning, "").expect("it is registered");
+    stand.pass(SECOND * 40);
+    stand.is_down = false;
+    stand.services.clear();
+    stand.catalog.clear();
+    stand.input(Input::CatalogLost);
+    stand.pass(SECOND);
+    assert_eq!((stand.services.len(), stand.status("of-web")), (1, Some(CheckStatus::Warning)));
+    let calls = stand.calls;
+    stand.pass(SECOND * 50);
+    assert_eq!(stand.calls, calls, "one comparison follows");
+}
+
+#[test]
+fn agents_compare_a_lost_catalog_at_random_times() {
+    let now = Time(7_000_000);
+    let mut times: Vec<_> = (0..100)
+        .map(|seed| {
+            let mut registry = Registry::new("n".into(), Limits::default(), seed, now, Stored::default());
+            // A second report delays nothing.
+            (0..9).for_each(|_| registry.handle(now, Input::CatalogLost, &mut Outbox::default()));
+            registry.wakes_at().expect("a comparison follows").since(now)
+        })
+        .collect();
+    times.sort_unstable();
+    assert!(times[99] < SECOND / 2, "services are right within 3 s of a restore");
+    assert!(times[10] < times[50] && times[50] < times[90], "{times:?}");
+}
+
+/// What the comparison under way reads may be older than the loss.
+#[test]
+fn catalog_loss_repeats_running_comparison() {
+    let mut stand = Stand::new();
+    stand.register("app", SECOND * 3_600).expect("there is room");
+    let mut outbox = Outbox::default();
+    stand.registry.handle(stand.now, Input::CatalogLost, &mut outbox);
+    stand.now = stand.registry.wakes_at().expect("a comparison follows");
+    stand.registry.handle(stand.now, Input::Tick, &mut outbox);
+    let read = outbox.order.take().expect("a comparison is due");
+    let before = stand.execute(read);
+    stand.registry.handle(stand.now, Input::CatalogLost, &mut outbox);
+    let known = std::mem::take(&mut stand.catalog).into_values().map(Arc::new).collect();
+    stand.registry.handle(stand.now, before, &mut outbox);
+    stand.input(Input::Checks(Ok(known)));
+    stand.pass(SECOND);
+    assert_eq!(stand.status("app"), Some(CheckStatus::Passing));
+}
+
+#[test]
+fn undo_restores_previous_state() {
+    let mut stand = Stand::new();
+    stand.register_service(web(), vec![new("kept", SECOND * 3_600), new("dropped", SECOND * 3_600)]);
+    let before = (stand.registry.services(), stand.registry.checks(), stand.catalog.clone());
+    let change = |stand: &mut Stand, service: Service, checks: Vec<NewCheck>| {
+        let new = ServiceRegistration { service, checks, replaces_checks: true, sidecar: None };
+        let (version, undo) = stand.change(|registry, now, outbox| {
+            Undo::of(registry, now, |registry| registry.register_service(now, new, Source::Api, outbox))
+        });
+        version.expect("there is room");
+        undo
+    };
+    let folder = stand.folder.clone();
+    let renamed = Service { name: "other".into(), ..web() };
+    let first = change(&mut stand, renamed, vec![new("kept", SECOND * 10), probe("added")]);
+    let db = Service { id: "db".into(), name: "db".into(), ..web() };
+    let second = change(&mut stand, db, vec![new("of-db", SECOND * 10)]);
+    assert_eq!((stand.services.len(), stand.status("dropped")), (2, None));
+    for undo in [second, first] {
+        stand.change(|registry, now, outbox| undo.take_back(registry, now, outbox));
+    }
+    stand.pass(SECOND * 30);
+    assert_eq!((stand.registry.services(), stand.registry.checks(), stand.catalog.clone()), before);
+    assert_eq!(stand.folder, folder);
+    // A report in between stays.
+    let undo = change(&mut stand, web(), vec![new("kept", SECOND * 10)]);
+    stand.report("kept", CheckStatus::Warning, "slow").expect("it is registered");
+    stand.change(|registry, now, outbox| undo.take_back(registry, now, outbox));
+    assert_eq!(stand.known("kept"), Some((CheckStatus::Warning, "slow")));
+}
+
+#[test]
+fn foreign_tags_need_tag_override() {
     let mut stand = Stand::new();
     let free = Service { id: "free".into(), name: "free".into(), enable_tag_override: true, ..web() };
     stand.register_service(free, vec![]);
@@ -346,7 +455,7 @@ fn tags_of_others_stay_only_if_the_service_permits_it() {
 }
 
 #[test]
-fn without_a_data_folder_what_an_earlier_process_left_is_adopted_once() {
+fn fresh_agent_adopts_catalog_once() {
     let mut earlier = Stand::new();
     earlier.register_service(web(), vec![new("of-web", SECOND * 10), probe("run")]);
     earlier.register("app", SECOND * 10).expect("there is room");
@@ -372,7 +481,7 @@ fn without_a_data_folder_what_an_earlier_process_left_is_adopted_once() {
     assert_eq!(refused, Err(RegistryError::NoTtl(NODE_MAINTENANCE.into())));
     // Removed here while the catalog is down: it is not adopted again.
     next.is_down = true;
-    next.deregister("app").expect("it is registered");
+    assert!(next.deregister("app"));
     next.maintain(None);
     next.pass(SECOND * 150);
     next.is_down = false;
@@ -385,7 +494,7 @@ fn without_a_data_folder_what_an_earlier_process_left_is_adopted_once() {
 }
 
 #[test]
-fn changes_during_a_write_are_written_after_it() {
+fn changes_during_write_written_afterwards() {
     let mut stand = Stand::new();
     let begin = |stand: &mut Stand| {
         let mut outbox = Outbox::default();
@@ -407,7 +516,7 @@ fn changes_during_a_write_are_written_after_it() {
     stand.pass(Duration::ZERO);
     assert_eq!(stand.known("app"), Some((CheckStatus::Critical, "")));
 
-    stand.registry.deregister_check(&"app".into(), &mut Outbox::default()).expect("it is registered");
+    assert!(stand.registry.deregister_check(&"app".into(), &mut Outbox::default()));
     let removed = begin(&mut stand).expect("it is due");
     quietly(&mut stand, 10);
     let reply = stand.execute(removed);
@@ -417,11 +526,11 @@ fn changes_during_a_write_are_written_after_it() {
 }
 
 #[test]
-fn a_service_that_is_registered_again_during_its_removal_is_there_with_its_checks() {
+fn service_reregistered_during_removal_survives() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("of-web", SECOND * 10), new("dropped", SECOND * 10)]);
     let mut outbox = Outbox::default();
-    stand.registry.deregister_service(&"web".into(), &mut outbox).expect("it is registered");
+    assert!(stand.registry.deregister_service(&"web".into(), &mut outbox));
     stand.registry.handle(stand.now, Input::Tick, &mut outbox);
     let removed = outbox.order.take().expect("it is due");
     let registration = ServiceRegistration {
@@ -442,7 +551,7 @@ fn a_service_that_is_registered_again_during_its_removal_is_there_with_its_check
 }
 
 #[test]
-fn a_refused_write_is_repaired_by_a_comparison() {
+fn rejected_write_triggers_comparison() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("of-web", SECOND * 100)]);
     stand.services.clear();
@@ -456,7 +565,7 @@ fn a_refused_write_is_repaired_by_a_comparison() {
 }
 
 #[test]
-fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
+fn output_service_and_check_limits() {
     let limits = Limits { max_checks: 1, max_services: 1, max_output_bytes: 7, ..Limits::default() };
     let mut stand = Stand::with(limits, BTreeMap::new());
     stand.register("a", SECOND * 10).expect("there is room");
@@ -466,7 +575,7 @@ fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
     let truncated = "ééé ... (captured 6 of 16 bytes)";
     assert_eq!(stand.known("a"), Some((CheckStatus::Warning, truncated)));
     let unknown = stand.report("b", CheckStatus::Passing, "");
-    assert_eq!(unknown, Err(RegistryError::UnknownCheck("b".into())));
+    assert_eq!(unknown, Err(RegistryError::NoTtl("b".into())));
 
     let mut try_service = |service: Service, checks: Vec<NewCheck>| {
         let registration = ServiceRegistration { service, checks, replaces_checks: false, sidecar: None };
@@ -484,7 +593,7 @@ fn outputs_and_the_numbers_of_services_and_checks_are_limited() {
 }
 
 #[test]
-fn a_check_that_is_registered_again_keeps_its_status() {
+fn reregistered_check_keeps_status() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 10).expect("there is room");
     stand.report("app", CheckStatus::Warning, "slow").expect("it is registered");
@@ -497,7 +606,7 @@ fn a_check_that_is_registered_again_keeps_its_status() {
 }
 
 #[test]
-fn a_node_and_a_service_in_maintenance_keep_their_first_reason() {
+fn maintenance_keeps_first_reason() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![]);
     let default = |of: &str| maintenance_notes("", of);
@@ -526,7 +635,7 @@ fn a_node_and_a_service_in_maintenance_keep_their_first_reason() {
 }
 
 #[test]
-fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_name() {
+fn service_update_keeps_unnamed_checks() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("one", SECOND * 100), new("two", SECOND * 100)]);
     stand.report("one", CheckStatus::Warning, "slow").expect("it is registered");
@@ -547,8 +656,9 @@ fn a_registration_replaces_the_definition_and_keeps_the_checks_that_it_does_not_
     assert_eq!((stand.status("one"), stand.status("two")), (Some(CheckStatus::Warning), None));
 }
 
+/// Contract: 98.
 #[test]
-fn assertion_98_checks_run_at_random_times_within_their_interval_and_then_after_each_interval() {
+fn check_runs_spread_then_periodic() {
     let limits = Limits { max_running: 2, ..Limits::default() };
     let mut stand = Stand::with(limits, BTreeMap::new());
     for check in 0..20 {
@@ -566,7 +676,7 @@ fn assertion_98_checks_run_at_random_times_within_their_interval_and_then_after_
 }
 
 #[test]
-fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
+fn concurrent_check_runs_are_limited() {
     let limits = Limits { max_running: 2, ..Limits::default() };
     let mut registry = Registry::new(
         "node-one".into(),
@@ -606,7 +716,7 @@ fn no_more_checks_run_at_a_time_than_permitted_and_none_runs_twice() {
 }
 
 #[test]
-fn restored_checks_run_at_once_and_then_spread_over_their_interval() {
+fn restored_checks_run_immediately_then_spread() {
     const CHECKS: usize = 300;
     let interval = SECOND * 10;
     let mut stand = Stand::new();
@@ -645,7 +755,7 @@ fn restored_checks_run_at_once_and_then_spread_over_their_interval() {
 }
 
 #[test]
-fn a_restart_keeps_the_status_until_the_first_run_or_the_end_of_the_ttl() {
+fn restart_keeps_status_until_first_result() {
     let mut stand = Stand::new();
     let thresholds = Thresholds { failures_before_critical: 2, ..Thresholds::default() };
     let checks = vec![NewCheck { thresholds, ..probe("run") }, new("app", SECOND * 30)];
@@ -664,14 +774,15 @@ fn a_restart_keeps_the_status_until_the_first_run_or_the_end_of_the_ttl() {
     stand.pass(SECOND * 10);
     assert_eq!(stand.status("run"), Some(CheckStatus::Critical));
     stand.pass(SECOND * 15);
-    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")), "its TTL restarted");
+    assert_eq!(stand.known("app"), Some((CheckStatus::Warning, "slow")), "one TTL more");
     stand.pass(SECOND * 5);
     let expired = "TTL expired (last output before timeout follows): slow";
     assert_eq!(stand.known("app"), Some((CheckStatus::Critical, expired)));
 }
 
+/// Contract: 87.
 #[test]
-fn assertion_87_a_restart_keeps_services_maintenance_and_reports() {
+fn restart_keeps_services_maintenance_and_reports() {
     let mut stand = Stand::new();
     let app = NewCheck { status: CheckStatus::Critical, ..new("app", SECOND * 30) };
     stand.register_service(web(), vec![app]);
@@ -689,8 +800,9 @@ fn assertion_87_a_restart_keeps_services_maintenance_and_reports() {
     assert_eq!((stand.known("app"), stand.ended.len()), (Some((CheckStatus::Passing, "fine")), 0));
 }
 
+/// Contract: 88.
 #[test]
-fn assertion_88_a_restart_ends_a_session_only_if_the_first_run_fails() {
+fn restart_ends_session_after_failed_run() {
     let mut stand = Stand::new();
     let CheckKind::Probe(every_10s) = probe("run").kind else { panic!("it is a probe") };
     let kind = CheckKind::Probe(Probe { interval: SECOND * 60, ..every_10s });
@@ -706,8 +818,9 @@ fn assertion_88_a_restart_ends_a_session_only_if_the_first_run_fails() {
     }
 }
 
+/// Contract: 130.
 #[test]
-fn assertion_130_a_check_that_turns_critical_without_a_leader_is_written_after_the_election() {
+fn critical_status_written_after_election() {
     let mut stand = Stand::new();
     stand.register_service(web(), vec![new("app", SECOND * 20), probe("run")]);
     stand.pass(SECOND * 10);
@@ -724,7 +837,7 @@ fn assertion_130_a_check_that_turns_critical_without_a_leader_is_written_after_t
 }
 
 #[test]
-fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
+fn configuration_wins_and_reload_keeps_status() {
     let mut stand = Stand::new();
     let configured = |checks: Vec<NewCheck>| {
         let service = ServiceRegistration { service: web(), checks, replaces_checks: true, sidecar: None };
@@ -756,8 +869,9 @@ fn configuration_wins_over_applications_and_a_reload_keeps_the_status() {
     assert_eq!((left, stand.services.len(), stand.folder.1.len()), (vec!["api"], 0, 1));
 }
 
+/// Contract: 90.
 #[test]
-fn assertion_90_a_service_whose_check_is_critical_for_too_long_is_deregistered() {
+fn prolonged_critical_check_deregisters_service() {
     let mut stand = Stand::new();
     let reaped = |check: NewCheck| NewCheck { deregister_after: Some(SECOND), ..check };
     stand.outcomes.insert("down".into(), CheckStatus::Critical);
@@ -778,7 +892,7 @@ fn assertion_90_a_service_whose_check_is_critical_for_too_long_is_deregistered()
 }
 
 #[test]
-fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
+fn moved_check_survives_service_removal() {
     let mut stand = Stand::new();
     let db = Service { id: "db".into(), name: "db".into(), ..web() };
     stand.register_service(web(), vec![new("app", SECOND * 3_600)]);
@@ -786,7 +900,7 @@ fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
     let mut outbox = Outbox::default();
     let moved = NewCheck { service: Some("db".into()), ..new("app", SECOND * 3_600) };
     stand.registry.register_check(stand.now, moved, Source::Api, &mut outbox).expect("there is room");
-    stand.registry.deregister_service(&"web".into(), &mut outbox).expect("it is registered");
+    assert!(stand.registry.deregister_service(&"web".into(), &mut outbox));
     stand.registry.handle(stand.now, Input::Tick, &mut outbox);
     let first = outbox.order.take().expect("it is due");
     assert!(matches!(first, Order::Register(None, _)), "{first:?}");
@@ -797,7 +911,7 @@ fn a_check_that_moved_to_another_service_survives_the_removal_of_its_old_one() {
 }
 
 #[test]
-fn ids_that_differ_in_case_are_one_entry() {
+fn ids_are_case_insensitive() {
     let mut stand = Stand::new();
     stand.register("app", SECOND * 3_600).expect("there is room");
     stand.register("APP", SECOND * 3_600).expect("it is the same");
@@ -828,7 +942,7 @@ fn ids_that_differ_in_case_are_one_entry() {
 }
 
 #[test]
-fn a_new_definition_does_not_replace_what_the_catalog_knows() {
+fn configured_check_keeps_catalog_status() {
     let mut earlier = Stand::new();
     earlier.register_check(probe("run")).expect("there is room");
     earlier.pass(SECOND * 10);
@@ -845,7 +959,7 @@ fn a_new_definition_does_not_replace_what_the_catalog_knows() {
 }
 
 #[test]
-fn large_outputs_are_written_in_several_commands() {
+fn large_outputs_split_into_commands() {
     let limits = Limits { max_output_bytes: 1 << 20, ..Limits::default() };
     let mut stand = Stand::with(limits, BTreeMap::new());
     stand.is_down = true;
@@ -861,7 +975,7 @@ fn large_outputs_are_written_in_several_commands() {
 }
 
 #[test]
-fn a_check_with_a_new_definition_waits_for_the_run_of_the_old_one() {
+fn redefinition_waits_for_running_check() {
     let stored = Stored { is_adopted: true, ..Stored::default() };
     let mut registry = Registry::new("node-one".into(), Limits::default(), 1, Time(0), stored);
     let mut outbox = Outbox::default();

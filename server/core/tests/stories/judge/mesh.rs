@@ -1,10 +1,9 @@
 //! The servers' side of the mesh. Any server returns the roster and its news, and a suspicion
 //! starts a check before a renewal is overdue. It ends nothing, however hostile.
 
-use super::{Fleet, SECOND, agent, assert_within, process, registration};
-use crate::frontend::assert_denied;
+use super::{Fleet, SECOND, agent, process, registration};
+use crate::frontend::{Cluster, assert_denied};
 use bytes::Bytes;
-use lockmesh_core::observed::{ACCUSATION_OUTCOMES, Accusation, Observed};
 use lockmesh_core::raft::TICK;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::MeshNews;
@@ -12,24 +11,19 @@ use lockmesh_protocol::gossip::event::{EventFilters, LamportTime, UserEvent};
 use lockmesh_protocol::gossip::member::MemberId;
 use lockmesh_protocol::gossip::roster::{Roster, RosterDigest};
 use lockmesh_protocol::gossip::seal::{KeyRing, NONCE_BYTES};
-use lockmesh_protocol::id::{EventId, LogIndex, ServerId};
-use lockmesh_protocol::lease::{HealthWindow, LeaseId};
+use lockmesh_protocol::id::{AgentNumber, EventId, LogIndex, ServerId};
+use lockmesh_protocol::lease::{Challenge, HealthWindow, LeaseId, NodeQuestion};
 use lockmesh_protocol::record::MemberStatus;
 use lockmesh_protocol::reply::{Applied, Reply};
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeSet;
 
 impl Fleet {
     /// This many hosts, each with a session of this window.
-    pub(super) fn of(hosts: usize, window: HealthWindow) -> Self {
+    fn of(hosts: usize, window: HealthWindow) -> Self {
         let mut fleet = Self::start();
-        for name in (1..=hosts).map(|number| format!("h{number}")) {
-            fleet.host(&name);
-            fleet.session(&name, &name, window);
-        }
-        fleet.run(SECOND);
-        fleet.observed();
+        fleet.hosts(hosts, Some(window));
         fleet
     }
 
@@ -37,37 +31,8 @@ impl Fleet {
         self.hosts[name].lease
     }
 
-    fn accuse_at(&mut self, to: ServerId, accuser: &str, accused: &[LeaseId]) -> Response {
-        self.cluster.ask(to, &agent(accuser), Request::Accuse(accused.to_vec()))
-    }
-
-    /// Reports suspicions of a host at the leader.
-    fn accuse(&mut self, accuser: &str, accused: &[&str]) {
-        let accused: Vec<_> = accused.iter().map(|name| self.lease(name)).collect();
-        let leader = self.cluster.leader();
-        assert_eq!(self.accuse_at(leader, accuser, &accused), Response::Done);
-    }
-
-    /// The leader's measurements since the last call.
-    fn observed(&mut self) -> Observed {
-        let leader = self.cluster.leader();
-        self.observed_by(leader)
-    }
-
-    fn observed_by(&mut self, id: ServerId) -> Observed {
-        self.cluster.servers.get_mut(&id).expect("it runs").frontend.take_observed()
-    }
-
-    /// Asserts the outcomes of suspicions since the last call.
-    #[track_caller]
-    fn assert_outcomes(&mut self, expected: &[(Accusation, u64)]) {
-        let mut outcomes = [0; ACCUSATION_OUTCOMES.len()];
-        expected.iter().for_each(|(outcome, count)| outcomes[*outcome as usize] = *count);
-        assert_eq!(self.observed().judge.accusations, outcomes, "{ACCUSATION_OUTCOMES:?}");
-    }
-
     fn open_checks(&self) -> usize {
-        self.cluster.servers[&self.cluster.leader()].frontend.figures(self.cluster.now()).open_checks
+        self.cluster.figures(self.cluster.leader()).open_checks
     }
 
     fn sync(&mut self, id: ServerId, name: &str, has: RosterDigest) -> MeshNews {
@@ -78,208 +43,15 @@ impl Fleet {
     }
 
     /// The full roster, as a server returns it.
-    fn roster(&mut self, id: ServerId, asks: &str) -> BTreeSet<String> {
+    pub(super) fn roster(&mut self, id: ServerId, asks: &str) -> BTreeSet<String> {
         let news = self.sync(id, asks, RosterDigest(Vec::new()));
         let members = news.roster.0.into_iter().flat_map(|(_, members)| members);
         members.map(|member| member.node.to_string()).collect()
     }
-
-    #[track_caller]
-    fn assert_roster(&mut self, asks: &str, expected: &[&str]) {
-        for id in self.cluster.servers.keys().copied().collect::<Vec<_>>() {
-            let roster = self.roster(id, asks);
-            assert!(roster.iter().eq(expected), "server {id}: {roster:?}");
-        }
-    }
-}
-
-// Suspicions.
-
-#[test]
-fn a_host_that_is_accused_is_asked_before_its_renewal_is_overdue_and_fails_no_sooner() {
-    let mut fleet = Fleet::of(3, HealthWindow::Safe);
-    fleet.kill("h1");
-    fleet.run(SECOND / 2);
-    assert_eq!(fleet.open_checks(), 0, "no renewal is overdue yet");
-    fleet.accuse("h2", &["h1"]);
-    assert_eq!(fleet.open_checks(), 1);
-    fleet.accuse("h3", &["h1"]);
-    fleet.assert_outcomes(&[(Accusation::Opened, 1), (Accusation::Known, 1)]);
-    assert_eq!(fleet.leases_of("h1")[0].suspected_by, ["h2".into(), "h3".into()]);
-    let took = fleet.time_of_death("h1", "h1");
-    assert_within(took, HealthWindow::Safe.validity());
-    assert_eq!(fleet.status("h1"), MemberStatus::Failed);
 }
 
 #[test]
-fn an_accusation_reaches_the_leader_through_any_server() {
-    let mut fleet = Fleet::of(2, HealthWindow::Default);
-    fleet.kill("h1");
-    let (follower, accused) = (fleet.cluster.follower(), fleet.lease("h1"));
-    assert_eq!(fleet.accuse_at(follower, "h2", &[accused]), Response::Done);
-    fleet.assert_outcomes(&[(Accusation::Opened, 1)]);
-    assert_eq!(fleet.observed_by(follower).judge.accusations[Accusation::Relayed as usize], 1);
-    // Without a leader no check opens.
-    let leader = fleet.cluster.leader();
-    fleet.cluster.leave_alone(follower);
-    fleet.run(10 * SECOND);
-    let answer = fleet.accuse_at(follower, "h2", &[accused]);
-    assert!(matches!(answer, Response::Unavailable(Unavailable::NotLeader { .. })), "{answer:?}");
-    assert_ne!(leader, follower);
-}
-
-#[test]
-fn one_that_accuses_everybody_ends_nothing_and_is_soon_not_heard_any_more() {
-    let mut fleet = Fleet::of(6, HealthWindow::Fast);
-    let leases: Vec<_> = (1..=6).map(|number| fleet.lease(&format!("h{number}"))).collect();
-    let mut opened = 0;
-    for _ in 0..60 {
-        for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
-            assert_eq!(fleet.accuse_at(id, "h6", &leases), Response::Done);
-        }
-        fleet.run(SECOND);
-        let observed = fleet.observed();
-        opened += observed.judge.accusations[Accusation::Opened as usize];
-        assert_eq!(observed.judge.verdicts, [0; 3]);
-    }
-    assert!(opened <= 5 + 2 * 4, "{opened} checks were opened");
-    for name in (1..=6).map(|number| format!("h{number}")) {
-        assert!(fleet.lives(&name) && fleet.status(&name) == MemberStatus::Alive, "{name}");
-    }
-    // Another accuser of the same host counts, and so does it beside that one.
-    fleet.accuse("h6", &["h1"]);
-    fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 1)]);
-    fleet.accuse("h5", &["h2"]);
-    fleet.run(SECOND);
-    fleet.accuse("h6", &["h2"]);
-    fleet.assert_outcomes(&[(Accusation::Opened, 2)]);
-}
-
-#[test]
-fn a_node_that_renews_and_that_agents_cannot_probe_is_reported_until_they_can() {
-    let mut fleet = Fleet::of(4, HealthWindow::Fast);
-    let reported = |fleet: &Fleet| {
-        let leader = &fleet.cluster.servers[&fleet.cluster.leader()].frontend;
-        leader.figures(fleet.cluster.now()).nodes_with_failed_probes
-    };
-    for second in 0..70 {
-        // One that accuses everybody makes no report of its own.
-        fleet.accuse("h4", &["h1", "h2"]);
-        fleet.accuse("h3", &["h1"]);
-        fleet.run(SECOND);
-        assert!(second >= 60 || reported(&fleet) == 0, "after {second} s");
-    }
-    assert_eq!(reported(&fleet), 1);
-    let lease = fleet.leases_of("h1").remove(0);
-    assert!(lease.has_failed_probes() && !lease.lacks_renewals(), "{lease:?}");
-    assert!(lease.suspecting_nodes().all(|node| ["h3", "h4"].contains(&node.as_str())), "{lease:?}");
-    assert!(!fleet.leases_of("h2")[0].has_failed_probes());
-    fleet.run(50 * SECOND);
-    assert_eq!(reported(&fleet), 0, "it is probed again");
-    assert!(fleet.lives("h1") && fleet.status("h1") == MemberStatus::Alive);
-}
-
-#[test]
-fn whoever_is_silent_itself_or_is_nobody_accuses_in_vain() {
-    let mut fleet = Fleet::of(3, HealthWindow::Default);
-    fleet.kill("h1");
-    fleet.run_until(5 * SECOND, |fleet| fleet.open_checks() == 1);
-    fleet.observed();
-    // A node that does not reach the servers may not reach others.
-    fleet.accuse("h1", &["h2"]);
-    fleet.accuse("h2", &["h2"]);
-    fleet.assert_outcomes(&[(Accusation::IgnoredAccuser, 2)]);
-    let leader = fleet.cluster.leader();
-    let gone = LeaseId { began: LogIndex(1), ..fleet.lease("h3") };
-    fleet.accuse_at(leader, "h2", &[gone]);
-    fleet.assert_outcomes(&[(Accusation::NoMember, 1)]);
-    fleet.run(10 * SECOND);
-    let accused = fleet.lease("h3");
-    assert_denied(&fleet.accuse_at(leader, "h1", &[accused]), "register first");
-    assert_denied(&fleet.accuse_at(leader, "stranger", &[accused]), "register first");
-    assert_denied(&fleet.accuse_at(leader, "h2", &[accused; 65]), "the limit is 64");
-    assert_eq!(fleet.open_checks(), 0);
-}
-
-#[test]
-fn a_host_that_announced_its_restart_is_not_asked_sooner() {
-    let mut fleet = Fleet::of(2, HealthWindow::Default);
-    assert!(fleet.announce(1, 1));
-    fleet.kill("h1");
-    fleet.accuse("h2", &["h1"]);
-    fleet.assert_outcomes(&[(Accusation::Known, 1)]);
-    assert_eq!(fleet.open_checks(), 0);
-}
-
-#[test]
-fn checks_that_accusations_open_leave_room_for_those_that_are_overdue() {
-    let mut fleet = Fleet::of(68, HealthWindow::Safe);
-    let names: Vec<_> = (1..=66).map(|number| format!("h{number}")).collect();
-    names.iter().for_each(|name| fleet.kill(name));
-    let names: Vec<_> = names.iter().map(String::as_str).collect();
-    fleet.accuse("h67", &names[..60]);
-    fleet.accuse("h68", &names[60..]);
-    fleet.assert_outcomes(&[(Accusation::Opened, 64), (Accusation::TooMany, 2)]);
-    fleet.run_until(10 * SECOND, |fleet| fleet.open_checks() > 64);
-    assert_eq!(fleet.open_checks(), 66);
-}
-
-#[test]
-fn a_verdict_makes_up_for_an_accusation_that_was_wrong() {
-    let mut fleet = Fleet::of(3, HealthWindow::Default);
-    for _ in 0..4 {
-        fleet.accuse("h3", &["h2"]);
-        fleet.run(SECOND);
-    }
-    fleet.kill("h1");
-    fleet.accuse("h3", &["h1"]);
-    fleet.run_until(10 * SECOND, |fleet| fleet.status("h1") == MemberStatus::Failed);
-    for _ in 0..3 {
-        fleet.accuse("h3", &["h2"]);
-        fleet.run(SECOND);
-    }
-    // Four and one, of which one is credited and a half expires; then two more.
-    fleet.assert_outcomes(&[(Accusation::Opened, 7), (Accusation::IgnoredAccuser, 1)]);
-}
-
-// Mesh news.
-
-#[test]
-fn any_server_tells_who_is_in_the_mesh_and_nobody_who_has_failed_or_left() {
-    let mut fleet = Fleet::of(4, HealthWindow::Default);
-    fleet.assert_roster("h1", &["h1", "h2", "h3", "h4"]);
-    fleet.kill("h2");
-    let answer = fleet.leave("h3");
-    assert!(matches!(answer, Response::Applied(_)), "{answer:?}");
-    assert!(fleet.announce(1, 1), "h1 returns, and is challenged like any other meanwhile");
-    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
-    fleet.run(SECOND);
-    fleet.assert_roster("h1", &["h1", "h4"]);
-    fleet.host("h2");
-    fleet.run(SECOND);
-    fleet.assert_roster("h1", &["h1", "h2", "h4"]);
-    // A restarted server has the same roster.
-    let follower = fleet.cluster.follower();
-    fleet.cluster.restart(follower);
-    fleet.run(SECOND);
-    fleet.assert_roster("h1", &["h1", "h2", "h4"]);
-}
-
-#[test]
-fn a_follower_that_lags_behind_a_registration_tells_the_agent_to_ask_again() {
-    let mut fleet = Fleet::of(1, HealthWindow::Default);
-    let follower = fleet.cluster.follower();
-    fleet.cluster.cut_off.insert(follower);
-    fleet.host("h2");
-    let nothing = || Request::SyncMesh(RosterDigest(Vec::new()));
-    assert_denied(&fleet.cluster.ask(follower, &agent("h2"), nothing()), "ask again soon");
-    fleet.cluster.cut_off.clear();
-    fleet.run(SECOND);
-    assert_eq!(fleet.roster(follower, "h2"), ["h1", "h2"].map(String::from).into());
-}
-
-#[test]
-fn what_has_not_changed_is_not_told_again() {
+fn unchanged_roster_is_not_resent() {
     let mut fleet = Fleet::of(3, HealthWindow::Default);
     let mut roster = Roster::default();
     let follower = fleet.cluster.follower();
@@ -303,7 +75,7 @@ fn what_has_not_changed_is_not_told_again() {
 }
 
 #[test]
-fn a_node_that_another_agent_took_over_is_in_the_mesh_once() {
+fn taken_over_node_listed_once() {
     let mut fleet = Fleet::of(2, HealthWindow::Default);
     fleet.kill("h2");
     let former = MemberId::of_agent(fleet.lease("h2"));
@@ -318,14 +90,16 @@ fn a_node_that_another_agent_took_over_is_in_the_mesh_once() {
         fleet.cluster.ask(leader, &agent("h2"), Request::Propose(id, Command::RegisterAgent(anew)));
     assert!(matches!(response, Response::Applied(_)), "{response:?}");
     fleet.run(SECOND);
-    fleet.assert_roster("h1", &["h1", "h2"]);
+    for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
+        assert_eq!(fleet.roster(id, "h1"), ["h1", "h2"].map(String::from).into());
+    }
     let mut roster = Roster::default();
     roster.apply(fleet.sync(leader, "h1", RosterDigest(Vec::new())).roster);
     assert!(roster.get(former).is_none());
 }
 
 #[test]
-fn verdicts_of_late_are_told_with_the_servers_signature() {
+fn recent_verdicts_served_with_signature() {
     let mut fleet = Fleet::of(3, HealthWindow::Fast);
     fleet.kill("h2");
     fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
@@ -343,7 +117,7 @@ fn verdicts_of_late_are_told_with_the_servers_signature() {
 }
 
 #[test]
-fn the_leader_tells_a_verdict_at_once_to_three_members_who_live() {
+fn leader_pushes_verdict_to_three_members() {
     let mut fleet = Fleet::of(8, HealthWindow::Fast);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     servers.iter().for_each(|id| drop(fleet.cluster.take_mesh_items(*id)));
@@ -372,7 +146,7 @@ fn the_leader_tells_a_verdict_at_once_to_three_members_who_live() {
 }
 
 #[test]
-fn whoever_is_under_check_is_not_told_of_a_verdict() {
+fn verdict_not_pushed_to_checked_node() {
     let mut fleet = Fleet::of(6, HealthWindow::Default);
     // Two of six die, the second one while the first is being checked.
     fleet.kill("h2");
@@ -386,7 +160,7 @@ fn whoever_is_under_check_is_not_told_of_a_verdict() {
 }
 
 #[test]
-fn all_servers_tell_the_leader_s_time_however_their_own_clocks_are_set() {
+fn all_servers_report_leader_time() {
     let mut fleet = Fleet::of(1, HealthWindow::Default);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let assert_alike = |fleet: &mut Fleet, when: &str| {
@@ -419,7 +193,7 @@ fn all_servers_tell_the_leader_s_time_however_their_own_clocks_are_set() {
 }
 
 #[test]
-fn an_event_that_an_agent_fires_is_told_by_all_servers_for_a_while() {
+fn event_served_by_all_servers_temporarily() {
     let mut fleet = Fleet::of(2, HealthWindow::Default);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let id = EventId::from_random([7; 16]);
@@ -460,7 +234,7 @@ fn assert_key(answer: &Response, number: u32) {
 }
 
 #[test]
-fn the_keys_are_for_living_agents_and_go_on_by_one_at_a_time() {
+fn keys_rotate_singly_for_live_agents() {
     let mut fleet = Fleet::of(2, HealthWindow::Default);
     let (leader, digest) = (fleet.cluster.leader(), || RosterDigest(Vec::new()));
     let before = fleet.sync(leader, "h1", digest()).ring;
@@ -490,31 +264,7 @@ fn the_keys_are_for_living_agents_and_go_on_by_one_at_a_time() {
 }
 
 #[test]
-fn the_key_is_not_changed_again_before_every_agent_has_asked_for_it() {
-    let mut fleet = Fleet::of(1, HealthWindow::Default);
-    assert_key(&rotate(&mut fleet, 0), 1);
-    assert_denied(&rotate(&mut fleet, 1), "changed 0 s ago");
-    // Nor with both commands sent at once.
-    assert_denied(&rotate(&mut fleet, 2), "key 2 is not in use: key 1 is");
-    fleet.run(50 * SECOND);
-    assert_denied(&rotate(&mut fleet, 1), "for 10 s more");
-    // Another leader has seen it too; one that has restarted since counts from its start.
-    fleet.depose();
-    assert_denied(&rotate(&mut fleet, 1), "changed 5");
-    fleet.run(15 * SECOND);
-    assert_key(&rotate(&mut fleet, 1), 2);
-    for id in fleet.cluster.servers.keys().copied().collect::<Vec<_>>() {
-        fleet.cluster.restart(id);
-    }
-    fleet.cluster.cut_off.clear();
-    fleet.run(30 * SECOND);
-    assert_denied(&rotate(&mut fleet, 2), "for 3");
-    fleet.run(35 * SECOND);
-    assert_key(&rotate(&mut fleet, 2), 3);
-}
-
-#[test]
-fn agents_get_the_new_key_from_every_server_as_soon_as_it_is_changed() {
+fn rotated_key_served_by_all_servers() {
     let mut fleet = Fleet::of(1, HealthWindow::Default);
     let servers: Vec<_> = fleet.cluster.servers.keys().copied().collect();
     let rings = |fleet: &mut Fleet| -> Vec<_> {
@@ -529,4 +279,27 @@ fn agents_get_the_new_key_from_every_server_as_soon_as_it_is_changed() {
         "a key that was sent before stays"
     );
     assert!(after.iter().all(|ring| *ring == after[0]));
+}
+
+#[test]
+fn agent_only_requests_denied() {
+    let mut cluster = Cluster::start(1);
+    let (leader, peer) = (cluster.leader(), agent("a1"));
+    let challenge = Challenge { lease: LeaseId { agent: AgentNumber(1), began: LogIndex(1) }, nonce: 1 };
+    let question = NodeQuestion { challenge, node: "a2".into(), address: "10.0.0.2:8301".into() };
+    for request in [Request::Challenge(challenge), Request::AskNode(question), Request::TellMesh(Vec::new())]
+    {
+        assert_denied(&cluster.ask(leader, &peer, request), "only agents answer");
+    }
+    let invitation = Request::Invite(vec!["10.0.0.3:8300".into()]);
+    assert_denied(&cluster.ask(leader, &peer, invitation), "belongs to a cluster already");
+}
+
+crate::script::stories! { Fleet, "mesh.txt",
+    suspicion_advances_check_not_failure follower_relays_suspicion_to_leader
+    indiscriminate_suspicions_are_soon_ignored unprobeable_renewing_node_is_reported
+    silent_or_unknown_reporter_ignored suspicion_spares_announced_restart
+    suspicion_checks_leave_room_for_overdue correct_suspicion_offsets_false_one
+    roster_excludes_failed_and_left_members lagging_follower_requests_sync_retry
+    key_rotation_requires_minimum_interval
 }

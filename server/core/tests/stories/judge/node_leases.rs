@@ -3,8 +3,7 @@
 use super::{Fleet, SECOND, agent};
 use lockmesh_protocol::id::AgentNumber;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease, NodeLeaseQuery, NodeLeases};
-use lockmesh_protocol::record::MemberStatus;
-use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use lockmesh_protocol::rpc::{Request, Response};
 use std::time::Duration;
 
 /// All leases, from the first page on.
@@ -24,7 +23,7 @@ impl Fleet {
     }
 
     /// The status of one node's lease.
-    fn lease_of(&mut self, node: &str) -> NodeLease {
+    pub(super) fn lease_of(&mut self, node: &str) -> NodeLease {
         let mut leases = self.leases_of(node);
         assert_eq!(leases.len(), 1, "{leases:?}");
         leases.remove(0)
@@ -37,7 +36,7 @@ fn length(lease: &NodeLease, window: HealthWindow) -> Duration {
 }
 
 #[test]
-fn the_leader_tells_when_it_heard_a_node_and_when_its_silence_counts() {
+fn reports_last_contact_and_deadlines() {
     let mut fleet = Fleet::start();
     fleet.host("h1");
     fleet.host("h2");
@@ -59,7 +58,7 @@ fn the_leader_tells_when_it_heard_a_node_and_when_its_silence_counts() {
 }
 
 #[test]
-fn many_leases_are_told_in_parts_and_each_of_them_once() {
+fn pages_cover_each_lease_once() {
     let mut fleet = Fleet::start();
     (0..600).for_each(|number| fleet.host(&format!("h{number}")));
     let (mut told, mut parts, mut next) = (Vec::new(), 0, Some(AgentNumber(0)));
@@ -74,74 +73,7 @@ fn many_leases_are_told_in_parts_and_each_of_them_once() {
     assert_eq!((told, parts), (all, 3));
 }
 
-#[test]
-fn whoever_does_not_lead_says_nothing_but_who_does() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    let follower = fleet.cluster.follower();
-    let answer = fleet.cluster.ask(follower, &agent("h1"), Request::NodeLeases(EVERYBODY));
-    let is_hint = matches!(answer, Response::Unavailable(Unavailable::NotLeader { leader: Some(_) }));
-    assert!(is_hint, "{answer:?}");
-    // A leader that is cut off does not know that it was deposed: it replies only after a round.
-    let former = fleet.cluster.leader();
-    fleet.cluster.cut_off.insert(former);
-    let call = fleet.cluster.call(former, &agent("h1"), Request::NodeLeases(EVERYBODY));
-    fleet.run(2 * SECOND);
-    let answer = fleet.cluster.answer(former, call);
-    let is_refused = matches!(answer, Some(Response::Unavailable(Unavailable::NotLeader { .. })));
-    assert!(is_refused, "{answer:?}");
-}
-
-#[test]
-fn a_new_leader_has_heard_nobody_and_says_so() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.host("h2");
-    fleet.run(SECOND);
-    fleet.kill("h2");
-    fleet.depose();
-    fleet.run(SECOND);
-    assert!(fleet.lease_of("h1").heard_ago.is_some());
-    let lease = fleet.lease_of("h2");
-    assert_eq!(lease.heard_ago, None);
-    assert!(lease.ends_in.is_some(), "its silence counts from when this one began to lead");
-}
-
-#[test]
-fn a_silent_node_is_told_with_those_who_suspect_it_and_still_when_it_has_failed() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.host("h2");
-    fleet.run(SECOND);
-    fleet.kill("h2");
-    let accused = fleet.hosts["h2"].lease;
-    let leader = fleet.cluster.leader();
-    fleet.cluster.ask(leader, &agent("h1"), Request::Accuse(vec![accused]));
-    fleet.run(SECOND);
-    let lease = fleet.lease_of("h2");
-    assert_eq!(lease.suspected_by, ["h1".into()]);
-    assert!(lease.heard_ago.is_some_and(|ago| ago > SECOND), "{lease:?}");
-    fleet.run_until(10 * SECOND, |fleet| fleet.status("h2") == MemberStatus::Failed);
-    fleet.run(20 * SECOND);
-    let lease = fleet.lease_of("h2");
-    assert!(lease.heard_ago.is_some_and(|ago| ago > 26 * SECOND), "{lease:?}");
-    assert_eq!((lease.ends_in, lease.suspected_by.len()), (None, 0), "nothing more ends by its silence");
-    // Another process begins another lease, without renewals so far.
-    fleet.register("h2", super::process(2, 2));
-    let lease = fleet.lease_of("h2");
-    assert!(lease.lease != accused && lease.heard_ago.is_none() && lease.ends_in.is_some(), "{lease:?}");
-}
-
-#[test]
-fn of_a_node_that_restarts_there_is_no_deadline_and_of_one_that_left_there_is_nothing() {
-    let mut fleet = Fleet::start();
-    fleet.host("h1");
-    fleet.run(SECOND);
-    assert!(fleet.announce(1, 1));
-    let lease = fleet.lease_of("h1");
-    assert!(lease.ends_in.is_none() && lease.heard_ago.is_some(), "{lease:?}");
-    fleet.leave("h1");
-    assert!(fleet.leases_of("h1").is_empty());
-    fleet.host("h1");
-    assert_eq!(fleet.lease_of("h1").heard_ago, None);
+crate::script::stories! { Fleet, "node_leases.txt",
+    follower_and_deposed_leader_redirect last_contact_unset_after_election
+    suspicions_listed_until_node_fails restart_clears_deadline_leave_removes_lease
 }

@@ -1,0 +1,4 @@
+//! The leader's deadlines, and when they become commands.
+
+pub(crate) mod deadlines;
+pub mod timers;
