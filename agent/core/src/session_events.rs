@@ -113,7 +113,8 @@ pub struct SessionEvent {
     /// Grows with every event, even from one process of this host to the next: at least the clock's
     /// microseconds.
     pub index: u64,
-    /// The last recovery from a silence that suspended it: its time, and the length of the silence.
+    /// The last recovery from an overdue renewal: its time, and the length of the silence. Guards stop
+    /// somewhat before the deadline, so the session need not have been suspended.
     pub recovered: Option<(Time, Duration)>,
 }
 
@@ -266,7 +267,7 @@ impl SessionEvents {
                 self.interrupted(self.now);
             }
             // Only forward: the same acknowledgement may be reported twice.
-            Confirmation::Confirmed => self.deadline = self.deadline.max(self.lease_deadline()),
+            Confirmation::Confirmed => self.extend_deadline(),
             Confirmation::Awaited { acknowledged, .. } if !is_acknowledged => *acknowledged = None,
             Confirmation::Awaited { acknowledged, .. } => *acknowledged = acknowledged.or(Some(self.now)),
         }
@@ -300,13 +301,20 @@ impl SessionEvents {
             return;
         }
         self.confirmation = Confirmation::Confirmed;
+        self.extend_deadline();
+    }
+
+    /// Extends the deadline of a confirmed session to that of its lease.
+    fn extend_deadline(&mut self) {
+        let extended = self.deadline.max(self.lease_deadline());
         if let (Some(deadline), SessionView::Bound(window)) = (self.deadline, &self.view)
-            && self.event.state == SessionState::Suspended
+            && extended > Some(deadline)
+            && self.now >= self.jeopardy_at(deadline)
         {
-            let silent_for = self.now.since(deadline) + (window.validity() - margin(*window));
+            let silent_for = (self.now + (window.validity() - margin(*window))).since(deadline);
             self.event.recovered = Some((self.now, silent_for));
         }
-        self.deadline = self.deadline.max(self.lease_deadline());
+        self.deadline = extended;
     }
 
     /// Creates an event if the state has changed.

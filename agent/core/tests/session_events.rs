@@ -190,6 +190,11 @@ fn recovered_silence_confirms_end_reason() {
     {
         assert_eq!(reason(&story, claimed), EndReason::Confirmed(expected));
     }
+    // A guard that stops shortly before the deadline gives up a session that is never suspended.
+    let mut late = Story::safe();
+    late.pass(BELIEF - MS);
+    late.renewed(late.now);
+    assert_eq!((late.state(), reason(&late, None)), (SessionState::Safe, EndReason::Confirmed(BELIEF - MS)));
     // Renewed all the time since.
     for _ in 0..60 {
         story.pass(SECOND);
