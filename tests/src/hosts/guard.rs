@@ -35,6 +35,11 @@ impl Guard {
         Belief::read(&self.record)
     }
 
+    /// Returns `true` if the command held the lock and lost it.
+    pub fn has_lost(&self) -> bool {
+        self.process.said().contains("ended with 121")
+    }
+
     /// Ends the command and waits for its exit. Returns its belief and its output.
     pub fn end(self) -> (Option<Belief>, String) {
         // A command that has lost its lock has already exited.

@@ -2,8 +2,9 @@
 //! Meanwhile a lock of each window is held on its own host and awaited on another.
 //!
 //! **Expected:** one second after the servers are back, each lock is held: its guard still
-//! believes, or the next holder's does. Two holders never believe at the same moment. The servers
-//! are back when a majority of their processes runs again; the second includes an election.
+//! believes, or the next holder's does, unless its host was silent as long and it lost the lock
+//! too. Two holders never believe at the same moment. The servers are back when a majority of their
+//! processes runs again; the second includes an election.
 
 use super::belief::{Belief, BootTime, overlaps};
 use super::connect;
@@ -162,9 +163,11 @@ impl Outage {
         let (resumed, back) = times;
         let believes =
             |guard: &Guard| guard.belief().is_some_and(|belief| BootTime::now().since(belief.last) < SILENCE);
-        let is_held = || (believes(&lock.holder) || lock.contender.belief().is_some()).then_some(());
-        wait_within(LONGEST + self.lock_delay.length(), is_held);
+        let is_settled =
+            || believes(&lock.holder) || lock.contender.belief().is_some() || lock.contender.has_lost();
+        wait_within(LONGEST + self.lock_delay.length(), || is_settled().then_some(()));
         let next = lock.contender.belief();
+        let lost_again = next.is_none() && lock.contender.has_lost();
         let kept = next.is_none() && believes(&lock.holder);
         let losses = losses_of(hosts, OBSERVER, &lock.name, lock.host);
         let causes: BTreeSet<String> =
@@ -181,6 +184,7 @@ impl Outage {
             kept,
             // While the holder still believed, the lock was not stuck.
             stuck_seconds: next.map(|next| next.first.since(resumed.max(last)).max(0.0)),
+            lost_again,
             overlaps: overlaps(&beliefs),
             causes,
             broken: Vec::new(),

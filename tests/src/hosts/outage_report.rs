@@ -30,6 +30,8 @@ pub struct OutageRow {
     /// Seconds from the end of the outage, or from the holder's last moment if that was later,
     /// until the next holder believed; `None` without a next holder.
     pub stuck_seconds: Option<f64>,
+    /// `true` if the next holder lost the lock to the same outage before it believed.
+    pub lost_again: bool,
     /// The number of pairs of holders that believed at the same moment.
     pub overlaps: usize,
     /// The causes of the holder's loss in the loss history.
@@ -73,6 +75,8 @@ impl OutageRow {
             (false, _) if expected == Expectation::Kept => {
                 broken.push("the holder lost a lock that it had to keep".into());
             }
+            // The hosts of both were silent for about the same time.
+            (false, None) if self.lost_again && expected == Expectation::Either => {}
             (false, None) => broken.push("the lock did not pass on".into()),
             (false, Some(stuck)) if stuck > limit.as_secs_f64() => {
                 broken.push(format!("the lock was stuck for {stuck:.2} s, not at most {limit:?}"));
@@ -98,6 +102,7 @@ impl fmt::Display for OutageRow {
         let outcome = match (self.kept, self.stuck_seconds) {
             (true, _) => "kept".into(),
             (false, Some(stuck)) => format!("passed on, stuck for {stuck:.2} s"),
+            (false, None) if self.lost_again => "lost by both".into(),
             (false, None) => "stuck".into(),
         };
         let causes = self.causes.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -148,6 +153,7 @@ mod tests {
             back_seconds: 0.2,
             kept,
             stuck_seconds,
+            lost_again: false,
             overlaps: 0,
             causes,
             broken: Vec::new(),
@@ -168,6 +174,10 @@ mod tests {
         assert_eq!(broken(row(5, Window::Default, false, Some(0.9)), none), "");
         assert!(broken(row(8, Window::Default, false, Some(1.1)), none).contains("stuck for 1.10 s"));
         assert!(broken(row(8, Window::Default, false, None), none).contains("did not pass on"));
+        let lost_again =
+            |seconds| OutageRow { lost_again: true, ..row(seconds, Window::Default, false, None) };
+        assert_eq!(broken(lost_again(6), none), "");
+        assert!(broken(lost_again(8), none).contains("did not pass on"));
         assert!(broken(row(8, Window::Default, true, None), none).contains("beyond its deadline"));
     }
 
