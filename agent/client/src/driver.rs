@@ -206,6 +206,11 @@ impl Hold {
         self.driver.shared.handle_input(Input::Release(self.id));
         released.await.unwrap_or(Ok(false))
     }
+
+    /// Releases the hold in the background, as lost.
+    pub(crate) fn give_up(self) {
+        self.driver.shared.handle_input(Input::GiveUp(self.id));
+    }
 }
 
 impl Drop for Hold {

@@ -77,4 +77,10 @@ impl HoldGuard {
     pub async fn release(self) -> Result<bool, Error> {
         self.hold.release().await
     }
+
+    /// Releases it in the background, for a caller that has stopped because the deadline passed or
+    /// was near. The loss is recorded as given up, even if a renewal was acknowledged since.
+    pub fn give_up(self) {
+        self.hold.give_up();
+    }
 }

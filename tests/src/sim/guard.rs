@@ -535,7 +535,7 @@ impl Guard {
             Doing::Nothing => self.want(stage, acts),
             Doing::Acquiring(id, _) if !stage.calm && self.draw.once_in(16) => {
                 stage.hit(Mark::GuardWentAway);
-                self.drop_hold(stage, id, acts);
+                self.leave_hold(stage, Input::Drop(id), acts);
             }
             Doing::Holding(id, key, until) => self.hold(stage, judge, (id, key, until), acts),
             Doing::Waiting | Doing::Acquiring(..) | Doing::Releasing(..) => {}
@@ -661,16 +661,17 @@ impl Guard {
 
     fn release(&mut self, stage: &mut Stage, seat: u64, (id, key): (HoldId, Key), acts: &mut Vec<Act>) {
         if self.draw.once_in(3) {
-            return self.drop_hold(stage, id, acts);
+            return self.leave_hold(stage, Input::Drop(id), acts);
         }
         self.doing = Doing::Releasing(id, key);
         self.handle_input(stage, seat, Input::Release(id), acts);
     }
 
-    pub(super) fn drop_hold(&mut self, stage: &mut Stage, id: HoldId, acts: &mut Vec<Act>) {
+    /// Leaves the release to the holder, by this input.
+    pub(super) fn leave_hold(&mut self, stage: &mut Stage, input: Input, acts: &mut Vec<Act>) {
         self.doing = Doing::Nothing;
         let Some(seat) = self.seat else { return };
-        self.handle_input(stage, seat, Input::Drop(id), acts);
+        self.handle_input(stage, seat, input, acts);
         self.hold_is_over(stage, acts);
     }
 

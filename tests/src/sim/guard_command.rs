@@ -180,7 +180,7 @@ impl Guard {
         self.settling = Some((seat, number));
         let exits = GuardEvent::Command(number, CommandEvent::GuardExits);
         stage.after(RELEASE_TIMEOUT, Event::Guard(self.agent, self.number, exits));
-        self.drop_hold(stage, id, acts);
+        self.leave_hold(stage, Input::GiveUp(id), acts);
     }
 
     /// The hold of a command was released, or could not be.

@@ -44,8 +44,6 @@ pub(super) struct GiveBack {
     /// The time at which the caller is answered, and the session is ended, although the release is
     /// in flight.
     overdue_at: Option<Moment>,
-    /// Set if the hold was dropped while a renewal was overdue: shortly before its deadline, say.
-    is_given_up: bool,
 }
 
 /// The reason for the release.
@@ -78,14 +76,7 @@ enum GiveBackStep {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self {
-            reason,
-            step: GiveBackStep::Pausing,
-            failure: None,
-            backoff,
-            overdue_at: None,
-            is_given_up: false,
-        }
+        Self { reason, step: GiveBackStep::Pausing, failure: None, backoff, overdue_at: None }
     }
 
     /// Returns the time of the next action while a request is in flight.
@@ -142,9 +133,7 @@ impl Hold {
         // A suspended hold may still be held, and is released as if it were.
         let may_be_held = self.loss.is_none() && !watch.has_verdict() && cx.is_kept(&self.session);
         let was_held = may_be_held && watch.is_confirmed() && cx.is_alive(&self.session);
-        let is_given_up = !self.is_awaited && cx.is_late();
-        let released = GiveBack { is_given_up, ..GiveBack::new(Reason::Released { was_held }) };
-        self.stage = HoldStage::GivingBack(released);
+        self.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
         match &self.goal {
             // A release names only the session: under a shared session it would end a hold that was
             // acquired since. A slot's name on the list may block others and is removed in any
@@ -332,7 +321,7 @@ impl Hold {
         }
         self.wakes_at = self.overdue_at();
         let is_own = cx.session_use == SessionUse::OneHold;
-        let ends = is_own && cx.end_with_hold(self.id, self.is_awaited, self.giving_back().is_given_up);
+        let ends = is_own && cx.end_with_hold(self.id, self.is_awaited, self.is_given_up);
         if !ends {
             // A lock whose release failed ends with the session, but the time is unknown.
             let is_over = is_own && matches!(self.goal, Goal::Slot(_));

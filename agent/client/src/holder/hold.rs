@@ -31,6 +31,9 @@ pub(super) struct Hold {
     pub(super) loss: Option<Loss>,
     /// Set while a caller waits for the result of the current stage.
     pub(super) is_awaited: bool,
+    /// Set if its caller gave it up, or dropped it while a renewal was overdue: shortly before its
+    /// deadline, say.
+    pub(super) is_given_up: bool,
 }
 
 /// The stage of a hold.
@@ -61,6 +64,7 @@ impl Hold {
             wakes_at: None,
             loss: None,
             is_awaited: true,
+            is_given_up: false,
         }
     }
 
@@ -83,6 +87,7 @@ impl Hold {
     /// Handles a caller that is gone.
     pub(super) fn abandon(&mut self, cx: &mut Context) {
         self.is_awaited = false;
+        self.is_given_up |= cx.is_late();
         match self.stage {
             HoldStage::Acquiring(_) => self.drop_attempt(cx),
             HoldStage::Held(_) => self.give_back(cx),

@@ -28,6 +28,9 @@ pub enum Input {
     GiveBack(HoldId, Goal, (String, Moment)),
     /// The caller is gone: release the acquisition or hold without a result.
     Drop(HoldId),
+    /// The caller has stopped because a deadline passed: release the hold, and record its session
+    /// as given up, even if a renewal was acknowledged since.
+    GiveUp(HoldId),
     /// End the session; the caller waits for the result.
     Close,
     /// The last handle is gone: release everything that is left, then end the session.

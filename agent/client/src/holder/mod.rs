@@ -226,6 +226,10 @@ impl Holder {
                 self.holds.insert(id, Hold::left_behind(id, goal, session, &mut self.cx));
             }
             Input::Drop(id) => self.with_hold(id, Hold::abandon),
+            Input::GiveUp(id) => self.with_hold(id, |hold, cx| {
+                hold.is_given_up = hold.loss.is_none();
+                hold.abandon(cx);
+            }),
             Input::Close => self.close(),
             Input::Abandon => self.abandon(),
             Input::Answered(number, result) => self.answered(number, result),

@@ -330,13 +330,19 @@ fn dropped_suspended_hold_gives_up_session() {
 /// The end of a command shortly before the deadline, released after the outage.
 #[test]
 fn dropped_late_hold_gives_up_session() {
-    for renewal_is_late in [false, true] {
+    let late = WINDOW - Duration::from_millis(50);
+    for (time, input, is_given_up) in [
+        (WINDOW / 4, Input::Drop(JOB), false),
+        (late, Input::Drop(JOB), true),
+        // The outage ended while the command was being killed.
+        (WINDOW / 4, Input::GiveUp(JOB), true),
+    ] {
         let mut story = Story::holding_on_a_node();
-        story.pass(if renewal_is_late { WINDOW - Duration::from_millis(50) } else { WINDOW / 4 });
-        story.handle_input(Input::Drop(JOB));
+        story.pass(time);
+        story.handle_input(input);
         story.acknowledged();
         story.answer("release", Ok(Response::Verdict(true)));
-        assert_eq!(story.asked().contains(&"give up"), renewal_is_late, "{:?}", story.asked());
+        assert_eq!(story.asked().contains(&"give up"), is_given_up, "{:?}", story.asked());
     }
 }
 

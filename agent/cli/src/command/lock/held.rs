@@ -200,7 +200,7 @@ impl Held {
     /// with it otherwise.
     pub async fn settle(self, client: &Client) {
         let Self { guard, child } = self;
-        drop(guard);
+        guard.give_up();
         if timeout(RELEASE_TIMEOUT, client.settled()).await.is_ok() {
             hold_ended(child);
         }
