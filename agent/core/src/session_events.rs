@@ -113,8 +113,8 @@ pub struct SessionEvent {
     /// Grows with every event, even from one process of this host to the next: at least the clock's
     /// microseconds.
     pub index: u64,
-    /// The last recovery from an overdue renewal: its time, and the length of the silence. Guards stop
-    /// somewhat before the deadline, so the session need not have been suspended.
+    /// The last recovery from an overdue renewal: its time, and the length of the silence. Guards
+    /// stop somewhat before the deadline, so the session need not have been suspended.
     pub recovered: Option<(Time, Duration)>,
 }
 

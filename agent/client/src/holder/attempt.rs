@@ -212,8 +212,7 @@ impl Hold {
         attempt.step = AttemptStep::Looking;
         // An index is waited for once: later reads request the current state.
         let read = std::mem::take(&mut attempt.read);
-        let request = self.goal.look(read);
-        self.send(request, cx);
+        self.send(self.goal.look(read), cx);
     }
 
     pub(super) fn attempt_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
@@ -313,8 +312,7 @@ impl Hold {
                     // Another client was faster, or there is a delay that this agent does not
                     // report: a read distinguishes the two.
                     attempt.step = AttemptStep::LookingAgain;
-                    let request = self.goal.look(Read::default());
-                    self.send(request, cx);
+                    self.send(self.goal.look(Read::default()), cx);
                     return Ok(None);
                 }
             },

@@ -58,8 +58,7 @@ impl Hold {
             let loss = cx.session.loss().cloned().unwrap_or(Loss::SessionGone);
             return self.turn_failed(Error::SessionLost(loss), cx);
         }
-        let request = self.goal.look(Read::stale());
-        self.send_check(request, cx);
+        self.send_check(self.goal.look(Read::stale()), cx);
     }
 
     fn send_check(&mut self, request: Request, cx: &mut Context) {
@@ -86,8 +85,7 @@ impl Hold {
                 self.turn_gave(AttemptTurn::Granted(fence), cx);
             }
             Ok(Response::Outdated) => {
-                let request = self.goal.look(Read::default());
-                self.send_check(request, cx);
+                self.send_check(self.goal.look(Read::default()), cx);
             }
             Err(_) => self.check_again_in(RETRY_INTERVAL, cx),
             // Not granted: the acquire in flight goes on, and so do the reads.
