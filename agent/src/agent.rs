@@ -4,19 +4,17 @@ use crate::config::{AgentConfig, HttpConfig, RegistryConfig, SessionConfig, Upst
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::handover::{self, HandoverFile};
-use crate::http::{self, Api, HttpLimits, Listeners, UnixSocket};
+use crate::http::{self, Access, Api, Feeds, HttpLimits, Listeners, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
 use crate::mesh::Member;
 use crate::mesh_questions::MeshQuestions;
 use crate::metrics;
-use crate::monitor::Monitors;
 use crate::node::{self, NodeIdentity, NodeMeta};
 use crate::own_address::OwnAddress;
 use crate::pin::PinStore;
 use crate::registry::Registry;
 use crate::reload::Asking;
-use crate::session_watches::SessionWatches;
 use crate::upstream::calls::StatusOf;
 use crate::upstream::{Upstream, UpstreamOptions};
 use crate::{BUILD, COMMIT, VERSION};
@@ -67,13 +65,11 @@ pub struct Agent {
     tcp: Vec<SocketAddr>,
     socket: Option<PathBuf>,
     shutdown: watch::Sender<bool>,
-    http: JoinHandle<()>,
-    session_watches: Arc<SessionWatches>,
+    /// Serve applications, and keep the catalog equal to the registry.
+    tasks: [JoinHandle<()>; 2],
+    feeds: Feeds,
     handover: HandoverFile,
     taking_over: JoinHandle<()>,
-    monitors: Arc<Monitors>,
-    events: Arc<Events>,
-    registry_loop: JoinHandle<()>,
     lives: watch::Sender<Vec<CertificateLife>>,
 }
 
@@ -90,65 +86,36 @@ impl Agent {
         // The servers would reject a registration with another certificate.
         identity.peer().admits(Role::Agent, &node.name)?;
         tracing::info!(node = %node.name, version = VERSION, commit = COMMIT, "starting an agent");
-        let open_files = http::serve::raise_open_files_limit();
+        let limits = limits(&config.http, &config.session, http::serve::raise_open_files_limit());
         // Before any part is started that would have to be stopped again if this fails.
-        let listeners = listen(&config.http)?;
-        let tcp = listeners.tcp_addresses();
-        let socket = config.http.socket_path().map(PathBuf::from);
-        let (pins, pin) = PinStore::open(&config.data_dir)?;
-        let endpoint = listen_for_servers(config.listen, &identity)?;
-        let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
-        let own_address = OwnAddress::find(config.advertised().as_ref(), &config.upstream.servers);
-        let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
-
-        let (lives, watched) = watch::channel(identity.lives().to_vec());
-        let local = local_identity(&config, &node, &own_address, server);
-        let mut registration = registration(&local);
-        registration.incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
-        registration.port = port;
-        let gossip_port = datagrams.as_ref().and_then(|socket| socket.local_address().ok());
-        registration.gossip = gossip_port.map(|local| SocketAddr::new(own_address.ip(), local.port()));
-        let mut options = upstream_options(&config.upstream, identity, registration);
-        options.pin = pin;
-        (options.pins, options.own_address) = (Arc::new(pins), own_address);
-        let upstream = Upstream::start_on(Arc::clone(&endpoint), options);
+        let Sockets { listeners, endpoint, datagrams } = Sockets::bind(&config, &identity)?;
+        let access = Access::new(&config.http, config.registry.scripts)?;
+        let lives = show_metrics(&identity);
+        let local = local_identity(&config, &node, server);
+        let upstream = start_upstream(&config, identity, &local, (&endpoint, datagrams.as_ref()))?;
         let registry = open_registry(&config, &upstream, &local)?;
-        let limits = limits(&config.http, &config.session, open_files);
         let (shutdown, stopping) = watch::channel(false);
-        let (events, questions) = join_mesh(datagrams, node.name, &upstream, &stopping);
-        // It ends with the upstream, which closes the endpoint.
-        tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
-        let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry))
-            .with_scripts(config.registry.scripts)
-            .with_events(Arc::clone(&events))
-            .with_reload(reload)
-            .with_operator_socket(config.http.operator_socket().map(PathBuf::from))
-            .with_tokens_refused(config.http.refuse_tokens)
-            .with_allowed_hosts(config.http.host_patterns()?);
-        let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping.clone()));
-        tokio::spawn(Arc::clone(&api.intervals).run(upstream.clone(), stopping.clone()));
-        let (session_watches, monitors) = (Arc::clone(&api.session_watches), Arc::clone(&api.monitors));
-        let handover = HandoverFile::open(&config.data_dir);
-        let (handover, taking_over) = handover::begin(handover, &session_watches, &upstream);
-        let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping));
-        metrics::show_build(VERSION, COMMIT, "agent");
-        tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
-        let has_left = AtomicBool::new(false);
+        let events = join_mesh(endpoint, datagrams, node.name, &upstream, &stopping);
+        let feeds = Feeds::new(&upstream, &limits, events);
+        tokio::spawn(Arc::clone(&feeds.intervals).run(upstream.clone(), stopping.clone()));
+        let (handover, taking_over) = handover::begin(&config.data_dir, &feeds.session_watches, &upstream);
+        let (tcp, socket) = (listeners.tcp_addresses(), config.http.socket_path().map(PathBuf::from));
+        let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry));
+        let api = Api { access, feeds: feeds.clone(), reload, ..api };
+        let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping.clone()));
+        let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping));
         Ok(Self {
             identity: local,
             upstream,
             registry,
-            has_left,
+            has_left: AtomicBool::new(false),
             tcp,
             socket,
             shutdown,
-            http,
-            session_watches,
+            tasks: [http, registry_loop],
+            feeds,
             handover,
             taking_over,
-            monitors,
-            events,
-            registry_loop,
             lives,
         })
     }
@@ -245,15 +212,13 @@ impl Agent {
                 }
             }
         }
-        self.session_watches.stop();
-        self.events.stop();
-        self.monitors.stop();
+        self.feeds.stop();
         self.registry.stop();
         // There is no receiver any more if both tasks have already ended.
         let _ = self.shutdown.send(true);
         // Blocking requests would use up the grace period, and then be cut.
         self.upstream.hurry();
-        for task in [self.http, self.registry_loop] {
+        for task in self.tasks {
             if let Err(error) = task.await {
                 tracing::error!("a part of the agent panicked: {error}");
             }
@@ -261,7 +226,7 @@ impl Agent {
         // After the last report to a guard.
         let left = match self.has_left.load(Ordering::Relaxed) {
             true => Handover::of([]),
-            false => self.session_watches.handover(),
+            false => self.feeds.session_watches.handover(),
         };
         self.handover.leave(&left).await;
         // Last: requests under way and the last reports of checks still need the servers.
@@ -269,15 +234,58 @@ impl Agent {
     }
 }
 
-fn upstream_options(
-    config: &UpstreamConfig,
+/// Shows the build and the certificates. Returns the channel for other certificates.
+fn show_metrics(identity: &Identity) -> watch::Sender<Vec<CertificateLife>> {
+    metrics::show_build(VERSION, COMMIT, "agent");
+    let (lives, watched) = watch::channel(identity.lives().to_vec());
+    tokio::spawn(expiry::watch(watched, |first| metrics::CERTIFICATE_EXPIRY.set(first.ends_at())));
+    lives
+}
+
+/// The sockets of an agent.
+struct Sockets {
+    /// For applications.
+    listeners: Listeners,
+    /// For calls from servers and to servers.
+    endpoint: Arc<Endpoint>,
+    /// For gossip, if the configuration has an address for it.
+    datagrams: Option<DatagramSocket>,
+}
+
+impl Sockets {
+    fn bind(config: &AgentConfig, identity: &Identity) -> Result<Self, AgentError> {
+        let listeners = listen(&config.http)?;
+        let address = config.listen;
+        let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
+        let endpoint = endpoint.map_err(|error| AgentError::Socket { address, error })?;
+        let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
+        Ok(Self { listeners, endpoint: Arc::new(endpoint), datagrams })
+    }
+}
+
+fn start_upstream(
+    config: &AgentConfig,
     identity: Identity,
-    registration: AgentRegistration,
-) -> UpstreamOptions {
-    let mut options = UpstreamOptions::new(config.servers.clone(), identity, registration);
-    options.cluster = config.cluster();
-    (options.hold_time, options.probe_after) = (config.hold_timeout, config.probe_after);
-    options
+    local: &node::Identity,
+    (endpoint, datagrams): (&Arc<Endpoint>, Option<&DatagramSocket>),
+) -> Result<Upstream, AgentError> {
+    let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
+    let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
+    let gossip_port = datagrams.and_then(|socket| socket.local_address().ok());
+    let gossip = gossip_port.map(|gossip| SocketAddr::new(local.advertise.ip(), gossip.port()));
+    let registration = AgentRegistration { incarnation, port, gossip, ..registration(local) };
+    let (pins, pin) = PinStore::open(&config.data_dir)?;
+    let UpstreamConfig { servers, hold_timeout, probe_after, .. } = &config.upstream;
+    let options = UpstreamOptions {
+        cluster: config.upstream.cluster(),
+        pin,
+        pins: Arc::new(pins),
+        own_address: local.advertise.clone(),
+        hold_time: *hold_timeout,
+        probe_after: *probe_after,
+        ..UpstreamOptions::new(servers.clone(), identity, registration)
+    };
+    Ok(Upstream::start_on(Arc::clone(endpoint), options))
 }
 
 fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
@@ -289,21 +297,31 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
     Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
 }
 
-/// Opens the one socket for calls from servers and to servers.
-fn listen_for_servers(address: SocketAddr, identity: &Identity) -> Result<Arc<Endpoint>, AgentError> {
-    let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
-    endpoint.map(Arc::new).map_err(|error| AgentError::Socket { address, error })
-}
-
-/// Joins the mesh if there is a socket for it. Returns the events of this host, and the channel for
-/// challenges to others.
+/// Joins the mesh if there is a socket for it, and answers the servers' calls. Returns the events of
+/// this host.
 fn join_mesh(
+    endpoint: Arc<Endpoint>,
     datagrams: Option<DatagramSocket>,
     node: NodeName,
     upstream: &Upstream,
     stopping: &watch::Receiver<bool>,
+) -> Arc<Events> {
+    let (events, questions) = match datagrams {
+        Some(socket) => start_gossip(socket, node, upstream, stopping),
+        None => (Events::alone(node), MeshQuestions::default()),
+    };
+    // It ends with the upstream, which closes the endpoint.
+    tokio::spawn(Listener::new(endpoint, upstream.clone(), questions).run());
+    events
+}
+
+/// Returns the events of this host, and the channel for challenges to others.
+fn start_gossip(
+    socket: DatagramSocket,
+    node: NodeName,
+    upstream: &Upstream,
+    stopping: &watch::Receiver<bool>,
 ) -> (Arc<Events>, MeshQuestions) {
-    let Some(socket) = datagrams else { return (Events::alone(node), MeshQuestions::default()) };
     // Set from the start, like every series: the mesh itself begins with the first registration.
     metrics::MESH_MEMBERS.set(0);
     metrics::MESH_PROBE_STRETCH.set(1);
@@ -388,7 +406,6 @@ fn open_registry(
 fn local_identity(
     config: &AgentConfig,
     node: &NodeIdentity,
-    advertise: &OwnAddress,
     server_rpc: Option<SocketAddr>,
 ) -> node::Identity {
     node::Identity {
@@ -396,7 +413,7 @@ fn local_identity(
         node_id: node.id.clone(),
         datacenter: config.node.datacenter.clone(),
         version: BUILD.into(),
-        advertise: advertise.clone(),
+        advertise: OwnAddress::find(config.advertised().as_ref(), &config.upstream.servers),
         meta: NodeMeta::from(config.node_meta.clone()),
         server_rpc,
     }

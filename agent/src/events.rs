@@ -42,7 +42,7 @@ pub(crate) struct Fired {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Events {
-    node: NodeName,
+    pub(crate) node: NodeName,
     shown: watch::Sender<Shown>,
     way: Way,
 }

@@ -111,10 +111,11 @@ impl HandoverFile {
 
 /// Begins with what the last process left, and to take its guards over.
 pub(crate) fn begin(
-    (file, predecessor): (HandoverFile, Handover),
+    data_dir: &Path,
     watches: &Arc<SessionWatches>,
     upstream: &Upstream,
 ) -> (HandoverFile, JoinHandle<()>) {
+    let (file, predecessor) = HandoverFile::open(data_dir);
     watches.change_handover(|handover| *handover = predecessor);
     let taking_over = take_over(file.clone(), Arc::clone(watches), upstream.clone());
     (file, tokio::spawn(taking_over))

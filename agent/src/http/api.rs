@@ -3,7 +3,7 @@
 use super::audit::Audit;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
-use crate::config::{HostPattern, Scripts};
+use crate::config::{HostPattern, HttpConfig, Scripts};
 use crate::events::Events;
 use crate::metrics::Intervals;
 use crate::monitor::Monitors;
@@ -12,6 +12,7 @@ use crate::registry::Registry;
 use crate::reload::Asking;
 use crate::session_watches::SessionWatches;
 use crate::upstream::Upstream;
+use lockmesh_net::config::ConfigError;
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::record::Agent;
 use std::path::PathBuf;
@@ -109,8 +110,31 @@ pub struct Api {
     pub limits: HttpLimits,
     /// This agent's own services and checks.
     pub registry: Arc<Registry>,
+    /// The requests that are accepted of each client.
+    pub access: Access,
+    /// What clients follow in this process.
+    pub feeds: Feeds,
+    /// The channel for reload and leave requests to this process.
+    pub reload: Asking,
+    pub(crate) own: OwnState,
+}
+
+/// The requests that are accepted of each client, and the record of privileged ones.
+#[derive(Debug, Default)]
+pub struct Access {
     /// The clients that may register script checks.
     pub scripts: Scripts,
+    /// The `Host` names accepted of browsers over TCP besides this host's own.
+    pub allowed_hosts: Vec<HostPattern>,
+    /// The only socket that accepts operator requests; `None` if every client may send them.
+    pub operator_socket: Option<PathBuf>,
+    pub(super) tokens: Tokens,
+    pub(super) audit: Audit,
+}
+
+/// What clients follow in this process: sessions, the log, metrics and user events.
+#[derive(Clone, Debug)]
+pub struct Feeds {
     /// The sessions that guards follow.
     pub session_watches: Arc<SessionWatches>,
     /// The clients that read the log.
@@ -119,81 +143,58 @@ pub struct Api {
     pub intervals: Arc<Intervals>,
     /// The user events of this host.
     pub events: Arc<Events>,
-    /// The channel for reload and leave requests to this process.
-    pub reload: Asking,
-    /// The `Host` names accepted of browsers over TCP besides this host's own.
-    pub allowed_hosts: Vec<HostPattern>,
-    /// The only socket that accepts operator requests; `None` if every client may send them.
-    pub operator_socket: Option<PathBuf>,
-    /// This agent's entry of the roster, as last read: it does not change while its lease lasts.
-    pub(super) own_agent: Mutex<Option<Arc<Agent>>>,
-    pub(super) audit: Audit,
-    pub(super) tokens: Tokens,
-    pub(super) socket_health: SocketHealth,
+}
+
+/// What this agent knows about itself.
+#[derive(Debug, Default)]
+pub(crate) struct OwnState {
+    /// Its entry of the roster, as last read: it does not change while its lease lasts.
+    pub(super) agent: Mutex<Option<Arc<Agent>>>,
+    pub(super) socket: SocketHealth,
 }
 
 impl Api {
-    /// Creates the context of an agent outside the mesh. Nothing runs yet: see
+    /// Creates the context of an agent outside the mesh, with default access. Nothing runs yet: see
     /// [`crate::http::serve`], [`Registry::run`] and [`Intervals::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, registry: Arc<Registry>) -> Self {
-        let most = limits.max_watched_sessions;
-        let events = Events::alone(identity.node.clone());
-        let session_watches = SessionWatches::new(upstream.clone(), identity.node.clone(), most);
-        let monitors = Arc::new(Monitors::new(limits.max_monitors));
+        let feeds = Feeds::new(&upstream, &limits, Events::alone(identity.node.clone()));
+        let (access, reload, own) = (Access::default(), Asking::default(), OwnState::default());
+        Self { upstream, identity, limits, registry, access, feeds, reload, own }
+    }
+}
+
+impl Access {
+    /// Returns the access of this configuration.
+    ///
+    /// # Errors
+    /// An allowed host can match no request.
+    pub fn new(http: &HttpConfig, scripts: Scripts) -> Result<Self, ConfigError> {
+        Ok(Self {
+            scripts,
+            allowed_hosts: http.host_patterns()?,
+            operator_socket: http.operator_socket().map(PathBuf::from),
+            tokens: Tokens::new(http.refuse_tokens),
+            audit: Audit::default(),
+        })
+    }
+}
+
+impl Feeds {
+    /// Creates the feeds of an agent with these user events.
+    pub fn new(upstream: &Upstream, limits: &HttpLimits, events: Arc<Events>) -> Self {
+        let (node, most) = (events.node.clone(), limits.max_watched_sessions);
         Self {
-            upstream,
-            identity,
-            limits,
-            registry,
-            scripts: Scripts::default(),
-            session_watches,
-            monitors,
+            session_watches: SessionWatches::new(upstream.clone(), node, most),
+            monitors: Arc::new(Monitors::new(limits.max_monitors)),
             intervals: Arc::default(),
             events,
-            reload: Asking::default(),
-            allowed_hosts: Vec::new(),
-            operator_socket: None,
-            own_agent: Mutex::default(),
-            audit: Audit::default(),
-            tokens: Tokens::default(),
-            socket_health: SocketHealth::default(),
         }
     }
 
-    /// Sets the events of the mesh.
-    #[must_use]
-    pub fn with_events(self, events: Arc<Events>) -> Self {
-        Self { events, ..self }
-    }
-
-    /// Sets the channel for reload and leave requests.
-    #[must_use]
-    pub fn with_reload(self, reload: Asking) -> Self {
-        Self { reload, ..self }
-    }
-
-    /// Sets further names of this host that browsers may use.
-    #[must_use]
-    pub fn with_allowed_hosts(self, allowed_hosts: Vec<HostPattern>) -> Self {
-        Self { allowed_hosts, ..self }
-    }
-
-    /// Sets the clients that may register script checks.
-    #[must_use]
-    pub fn with_scripts(self, scripts: Scripts) -> Self {
-        Self { scripts, ..self }
-    }
-
-    /// Restricts operator requests to this Unix socket.
-    #[must_use]
-    pub fn with_operator_socket(self, operator_socket: Option<PathBuf>) -> Self {
-        Self { operator_socket, ..self }
-    }
-
-    /// The same, with requests that carry a token rejected, if `refuse` is set. Otherwise tokens
-    /// are ignored.
-    #[must_use]
-    pub fn with_tokens_refused(self, refuse: bool) -> Self {
-        Self { tokens: Tokens::new(refuse), ..self }
+    /// Ends every stream and poll.
+    pub fn stop(&self) {
+        self.session_watches.stop();
+        self.events.stop();
+        self.monitors.stop();
     }
 }

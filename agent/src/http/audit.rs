@@ -129,7 +129,7 @@ struct Record<'c> {
 impl Drop for Record<'_> {
     fn drop(&mut self) {
         let Self { call, action, keys, status } = self;
-        let Some(suppressed) = call.api.audit.admit(*action, *status) else { return };
+        let Some(suppressed) = call.api.access.audit.admit(*action, *status) else { return };
         let suppressed = (suppressed > 0).then_some(suppressed);
         let (peer, uid, pid) = (call.peer, call.peer.uid(), call.peer.pid());
         let (node, request) = (&call.api.identity.node, request(call));

@@ -74,7 +74,7 @@ fn is_ours(name: &str, api: &Api) -> bool {
         || name.parse::<Ipv4Addr>().is_ok()
         || name.parse::<Ipv6Addr>().is_ok()
         || name.eq_ignore_ascii_case(api.identity.node.as_str())
-        || api.allowed_hosts.iter().any(|pattern| pattern.matches(name))
+        || api.access.allowed_hosts.iter().any(|pattern| pattern.matches(name))
 }
 
 /// `localhost` and every name under it mean this machine by definition.

@@ -69,7 +69,7 @@ mod shapes;
 mod token;
 mod unix_socket;
 
-pub use api::{Api, HttpLimits};
+pub use api::{Access, Api, Feeds, HttpLimits};
 pub use body::Body;
 pub use listener::{ListenError, Listeners};
 pub use peer::Peer;

@@ -139,14 +139,14 @@ async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response
 
 fn check_token(call: &Call<'_>) -> Result<(), Failure> {
     match token::is_sent(&call.head.headers, &call.params) {
-        true => call.api.tokens.judge(call.peer),
+        true => call.api.access.tokens.judge(call.peer),
         false => Ok(()),
     }
 }
 
 /// Rejects an operator request that any user of this host, or any host, could have sent.
 fn check_operator(call: &Call<'_>) -> Result<(), Failure> {
-    let (Peer::Tcp(_), Some(socket)) = (call.peer, &call.api.operator_socket) else { return Ok(()) };
+    let (Peer::Tcp(_), Some(socket)) = (call.peer, &call.api.access.operator_socket) else { return Ok(()) };
     metrics::LIMITS.with_label_values(&["operator_over_tcp"]).inc();
     Err(Failure::new(
         StatusCode::FORBIDDEN,

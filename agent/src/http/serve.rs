@@ -137,7 +137,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
 }
 
 async fn accept_unix(gate: Arc<Gate>, mut socket: BoundSocket) {
-    let health = &gate.api.socket_health;
+    let health = &gate.api.own.socket;
     health.listening(&socket);
     let mut checks = interval(gate.api.limits.socket_check_interval);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -103,7 +103,7 @@ fn stats(call: &Call<'_>, status: Option<&Status>) -> BTreeMap<String, BTreeMap<
 
 pub(super) fn metrics(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     match call.params.non_empty("format") {
-        None => Ok(answer::json(&call.api.intervals.consul_json(&call.api.upstream), call.layout())),
+        None => Ok(answer::json(&call.api.feeds.intervals.consul_json(&call.api.upstream), call.layout())),
         Some("prometheus") => Ok(super::monitoring::metrics(call)),
         Some(other) => Err(Failure::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -128,7 +128,7 @@ pub(super) fn version(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 pub(super) fn monitor(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let level = level(call.params.non_empty("loglevel").unwrap_or("info"))?;
     let format = if call.params.has("logjson") { Format::Json } else { Format::Text };
-    let monitor = call.api.monitors.open(level)?;
+    let monitor = call.api.feeds.monitors.open(level)?;
     let (sender, pieces) = mpsc::channel(1);
     tokio::spawn(send_lines(monitor, format, sender));
     let mut response = Response::new(Body::pieces(pieces));

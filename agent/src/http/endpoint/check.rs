@@ -91,7 +91,8 @@ pub(super) fn check_scripts<'a>(
     call: &Call<'_>,
     checks: impl IntoIterator<Item = &'a NewCheck>,
 ) -> Result<(), Failure> {
-    let is_permitted = call.api.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. });
+    let is_permitted =
+        call.api.access.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. });
     if is_permitted || !checks.into_iter().any(NewCheck::runs_script) {
         return Ok(());
     }

@@ -26,7 +26,7 @@ pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     let event = UserEvent::new(EventId::from_random(id), call.tail.to_owned(), payload, filters)?;
     let response = answer::json(&shapes::event(&event), call.layout());
-    call.api.events.fire(event).await?;
+    call.api.feeds.events.fire(event).await?;
     Ok(response)
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let (index, wait) = (call.index()?, call.wait(call.api.limits.max_query_time)?);
     let same_as = (index > 0).then_some((index, wait));
-    let (index, events) = call.api.events.list(call.params.non_empty("name"), same_as).await;
+    let (index, events) = call.api.feeds.events.list(call.params.non_empty("name"), same_as).await;
     let shapes: Vec<_> = events.iter().map(|event| shapes::event(event)).collect();
     Ok(answer::with_index(answer::json(&shapes, call.layout()), index))
 }

@@ -322,7 +322,7 @@ impl OwnRow {
 /// Returns this agent's entry of the roster; `None` if it is not registered.
 async fn own_agent(call: &Call<'_>) -> Option<Arc<Agent>> {
     let lease = call.api.upstream.registered_lease()?;
-    let kept = || call.api.own_agent.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = || call.api.own.agent.lock().unwrap_or_else(PoisonError::into_inner);
     // While it lasts, its status changes only at a restart, which ends this process.
     if let Some(agent) = kept().as_ref().filter(|agent| agent.lease() == lease) {
         return Some(Arc::clone(agent));

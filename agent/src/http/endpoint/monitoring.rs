@@ -32,7 +32,7 @@ pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
     if reasons.is_empty() {
         reasons.extend(seen_by_server(call).await);
     }
-    reasons.extend(call.api.socket_health.problem());
+    reasons.extend(call.api.own.socket.problem());
     match reasons.is_empty() {
         true => answer::text(StatusCode::OK, "ready\n"),
         false => Failure::new(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n").into_response(),

@@ -258,14 +258,14 @@ fn end_reason(call: &Call<'_>, session: SessionId) -> Result<Option<EndReason>, 
             Failure::refused(format!("Invalid given-up {text:?}: {error}; use a duration such as 3s"))
         })?),
     };
-    Ok(Some(call.api.session_watches.end_reason(session, claimed)))
+    Ok(Some(call.api.feeds.session_watches.end_reason(session, claimed)))
 }
 
 pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     match call.api.upstream.call(Renew(named(call)?)).await? {
         Some(session) => {
-            call.api.session_watches.renewed(session.spec.id, session.spec.ttl);
+            call.api.feeds.session_watches.renewed(session.spec.id, session.spec.ttl);
             Ok(answer::json(&[shapes::session(&session)], call.layout()))
         }
         None => Err(Failure::not_found(format!("Session id '{}' not found", call.tail))),

@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub(super) async fn events(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let session = named(call)?;
-    let clock = call.api.session_watches.clock();
-    let watches = &call.api.session_watches;
+    let clock = call.api.feeds.session_watches.clock();
+    let watches = &call.api.feeds.session_watches;
     let polled = |index| watches.change_handover(|handover| handover.polled(session, index));
     let poll = options.blocking.as_ref().map(|blocking| polled(blocking.index.0));
     let mut followed = watches.follow(session).await?;

@@ -57,7 +57,7 @@ async fn self_member_matches_members_list() {
     // Without servers it is as it was read, or as the agent knows itself.
     stand.break_with(Unavailable::NotLeader { leader: None });
     assert_eq!(rows(&stand).await.0, own);
-    *Arc::get_mut(&mut stand.api).expect("no other has it").own_agent.get_mut().unwrap() = None;
+    *Arc::get_mut(&mut stand.api).expect("no other has it").own.agent.get_mut().unwrap() = None;
     let (own, row, _) = rows(&stand).await;
     assert_eq!((&own, own.get("State")), (&row, None));
 }
@@ -191,7 +191,7 @@ async fn monitor_streams_until_disconnect_or_shutdown() {
         tokio::task::yield_now().await;
     };
     registers(&mut body, "\"@message\":\"service registered\",\"@module\":\"agent\"").await;
-    stand.api.monitors.stop();
+    stand.api.feeds.monitors.stop();
     body.collect().await.expect("an end in order");
 }
 
@@ -222,7 +222,7 @@ async fn unread_monitor_times_out() {
     unread.into_body().collect().await.expect("an end in order");
     fill().await;
     assert_eq!(open().await.status(), 429);
-    stand.api.monitors.stop();
+    stand.api.feeds.monitors.stop();
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(open().await.status(), 200, "its place is free at once");
     drop(second);

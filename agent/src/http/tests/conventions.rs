@@ -108,7 +108,7 @@ async fn tokens_rejected_only_if_configured() {
         send_with(&stand, "DELETE", uri, header).await.is(200, "true");
     }
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
-    api.tokens = crate::http::token::Tokens::new(true);
+    api.access.tokens = crate::http::token::Tokens::new(true);
     for (uri, header) in tokens {
         let refused = send_with(&stand, "PUT", uri, header).await;
         refused.failed(403, "refused");

@@ -115,7 +115,7 @@ async fn blocking_list_waits_while_unchanged() {
     assert_eq!(begun.elapsed().as_secs(), 600, "ten minutes by default");
     // An agent that stops answers with the current events.
     let begun = tokio::time::Instant::now();
-    let (listed, ()) = tokio::join!(stand.listed(&same), async { stand.api.events.stop() });
+    let (listed, ()) = tokio::join!(stand.listed(&same), async { stand.api.feeds.events.stop() });
     assert_eq!((listed, begun.elapsed().as_secs()), (there, 0));
 }
 

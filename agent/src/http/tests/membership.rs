@@ -52,8 +52,8 @@ impl Stand {
     async fn ask_to_leave(&self) -> Reply {
         let (asking, mut orders) = reload::channel();
         let Api { upstream, limits, registry, .. } = &*self.api;
-        let api =
-            Api::new(upstream.clone(), identity(), limits.clone(), registry.clone()).with_reload(asking);
+        let api = Api::new(upstream.clone(), identity(), limits.clone(), registry.clone());
+        let api = Api { reload: asking, ..api };
         let request = http::Request::builder().method("PUT").uri("/v1/agent/leave");
         let request = request.body(crate::http::Body::from(bytes::Bytes::new())).unwrap();
         let process = async {

@@ -409,10 +409,10 @@ impl Stand {
         let mut api = Api::new(upstream.clone(), identity(), limits, registry);
         let (node, most) = (identity().node, api.limits.max_watched_sessions);
         let clock = BootClock(Clock::Virtual(tokio::time::Instant::now()));
-        api.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
+        api.feeds.session_watches = SessionWatches::with_clock(upstream, node, most, clock);
         let hosts = ["lock.example", ".svc.cluster.local"].map(HostPattern::parse);
-        let api = Arc::new(api.with_allowed_hosts(hosts.map(|host| host.expect("a host name")).into()));
-        Self { api, quorum, _stop: stop }
+        api.access.allowed_hosts = hosts.map(|host| host.expect("a host name")).into();
+        Self { api: Arc::new(api), quorum, _stop: stop }
     }
 
     /// Every request fails from now on.

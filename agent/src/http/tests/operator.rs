@@ -288,7 +288,7 @@ async fn operator_requests_over_tcp_rejected() {
         assert_eq!(accepted.status, 200, "there is no other way in: {accepted:?}");
     }
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
-    api.operator_socket = Some("/run/a.sock".into());
+    api.access.operator_socket = Some("/run/a.sock".into());
     stand.quorum.orders.lock().unwrap().clear();
     let more = [
         ("POST", "/v1/operator/raft/transfer-leader"),
@@ -363,7 +363,7 @@ impl tracing::Subscriber for Lines {
 async fn operators_and_recursive_deletes_audited() {
     let mut stand = stand();
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
-    api.operator_socket = Some("/run/a.sock".into());
+    api.access.operator_socket = Some("/run/a.sock".into());
     let lines = Lines::default();
     // With a single subscriber, the first thread that meets an event decides for all threads
     // whether it is recorded, and threads of other tests have no subscriber.
@@ -378,7 +378,7 @@ async fn operators_and_recursive_deletes_audited() {
     stand.put("/v1/txn", tree).await;
     stand.call("DELETE", "/v1/kv/c", "").await;
     let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
-    api.tokens = crate::http::token::Tokens::new(true);
+    api.access.tokens = crate::http::token::Tokens::new(true);
     stand.call("PUT", "/v1/agent/leave?token=secret", "").await.failed(403, "refused");
     let unix = "peer=unix uid=1000 pid=7 node=node-one";
     assert_eq!(

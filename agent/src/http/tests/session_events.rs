@@ -17,7 +17,7 @@ use std::time::Duration;
 
 impl Stand {
     fn now(&self) -> Time {
-        self.api.session_watches.clock().now()
+        self.api.feeds.session_watches.clock().now()
     }
 
     /// A renewal sent now is acknowledged.
@@ -224,7 +224,7 @@ async fn idle_stream_kept_alive_until_shutdown() {
     assert_eq!(stand.now().since(begun).as_secs(), 15);
     let event = stand.events(&id, 0).await;
     let (polled, ()) = tokio::join!(stand.events(&id, index(&event)), async {
-        stand.api.session_watches.stop();
+        stand.api.feeds.session_watches.stop();
     });
     assert_eq!(polled, event, "answered with the current state");
     assert_eq!(next(&mut body).await, None);
@@ -233,7 +233,7 @@ async fn idle_stream_kept_alive_until_shutdown() {
 #[tokio::test(start_paused = true)]
 async fn restart_announced_before_streams_end() {
     let stand = Stand::new();
-    let watches = &stand.api.session_watches;
+    let watches = &stand.api.feeds.session_watches;
     watches.change_handover(|handover| *handover = Handover::of([]));
     stand.renewed();
     let id = stand.session("").await;
@@ -244,7 +244,7 @@ async fn restart_announced_before_streams_end() {
     let (polled, ()) = tokio::join!(stand.events(&id, index(&event)), async {
         tokio::time::advance(Duration::from_millis(500)).await;
         stand.quorum.lease.send_modify(|lease| lease.announced = Some(sent));
-        stand.api.session_watches.stop();
+        stand.api.feeds.session_watches.stop();
     });
     assert_eq!((&polled["State"], polled["RemainingMS"].as_u64()), (&"jeopardy".into(), Some(28_000)));
     assert_eq!(polled["Deadline"].as_u64(), Some((sent + RESTART_BELIEF).0 * 1_000));
