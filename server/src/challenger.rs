@@ -218,7 +218,6 @@ mod tests {
     use super::*;
     use crate::event_queue::{DriverEvent, EventReceiver, event_queue};
     use lockmesh_core::frontend::Event;
-    use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Development, Endpoint, Identity, QuicOptions, Role};
     use lockmesh_protocol::id::{AgentNumber, LogIndex};
     use lockmesh_protocol::lease::{LeaseId, LeaseKey};
@@ -309,9 +308,7 @@ mod tests {
                     }
                     let secret = LeaseKey::default().secret(challenge.lease);
                     let renewal = secret.renewal(challenge.lease, 1, challenge.nonce);
-                    let mut queue = FrameQueue::default();
-                    queue.push(&(*call, Response::Alive(renewal))).expect("it is short");
-                    sender.send(queue.take()).await.expect("the server listens");
+                    sender.send_one(&(*call, Response::Alive(renewal))).await.expect("the server listens");
                 }
             });
         }

@@ -6,7 +6,7 @@
 //! named by the peer's certificate.
 
 use crate::expiry;
-use crate::frame::{self, FrameCutter, FrameError};
+use crate::frame::{self, FrameCutter, FrameError, FrameQueue};
 use crate::peer::{Peer, Role};
 use crate::random;
 use crate::tls::{self, Identity, ResetSecret};
@@ -18,6 +18,7 @@ use quinn::{
     AckFrequencyConfig, ClientConfig, ConnectionError, ConnectionId, ConnectionIdGenerator, EndpointConfig,
     IdleTimeout, ServerConfig, TokioRuntime, TransportConfig, TransportErrorCode, VarInt,
 };
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io::{self, ErrorKind};
@@ -469,6 +470,19 @@ impl FrameSender {
     /// of them may arrive.
     pub async fn send(&mut self, mut frames: Vec<Bytes>) -> Result<(), LinkError> {
         self.0.write_all_chunks(&mut frames).await.map_err(lost)
+    }
+
+    /// Sends one message immediately; returns when it fits into the send window.
+    ///
+    /// # Errors
+    /// As of [`FrameSender::send`].
+    ///
+    /// # Panics
+    /// If the message exceeds a frame.
+    pub async fn send_one<T: Serialize>(&mut self, message: &T) -> Result<(), LinkError> {
+        let mut queue = FrameQueue::default();
+        queue.push(message).expect("the message fits into a frame");
+        self.send(queue.take()).await
     }
 }
 

@@ -1,7 +1,6 @@
 //! Calls to a server over a dedicated connection, on real sockets.
 
 use lockmesh_net::client::try_each;
-use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{CallClient, Close, Development, Endpoint, Identity, LinkError, QuicOptions, Role};
 use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response};
 use std::sync::Mutex;
@@ -28,9 +27,7 @@ async fn serve(endpoint: Endpoint, calls_per_connection: usize) {
             let [Call::Begin(call, Request::Status)] = calls.as_slice() else {
                 panic!("not what was asked: {calls:?}")
             };
-            let mut queue = FrameQueue::default();
-            queue.push(&(*call, Response::Done)).expect("it is short");
-            sender.send(queue.take()).await.expect("the dialler listens");
+            sender.send_one(&(*call, Response::Done)).await.expect("the dialler listens");
         }
         let _ = receiver.receive::<CallFrame>().await;
         connection.close(Close::Done, "");

@@ -121,9 +121,7 @@ async fn peers_authenticate_and_exchange_frames() {
         let (mut sender, _receiver) = dialled.open(Purpose::Calls).await.unwrap();
         let (purpose, _sender, mut receiver) = accepted.accept().await.unwrap();
         assert_eq!(purpose, Purpose::Calls);
-        let mut queue = lockmesh_net::frame::FrameQueue::default();
-        queue.push(&Call::Cancel(CallId(1))).unwrap();
-        sender.send(queue.take()).await.unwrap();
+        sender.send_one(&Call::Cancel(CallId(1))).await.unwrap();
         assert_eq!(receiver.receive().await, Ok(Some(CallFrame(vec![Call::Cancel(CallId(1))]))));
     }
 }

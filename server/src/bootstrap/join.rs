@@ -154,7 +154,6 @@ async fn compare_cluster(client: &mut CallClient, cluster_id: &str, address: &st
 #[cfg(test)]
 mod tests {
     use super::ask_leader;
-    use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::id::ServerId;
     use lockmesh_protocol::record::{NewServer, Server};
@@ -179,9 +178,7 @@ mod tests {
                         Response::Done
                     }
                 };
-                let mut queue = FrameQueue::default();
-                queue.push(&(id, response)).expect("it is short");
-                sender.send(queue.take()).await.expect("it listens");
+                sender.send_one(&(id, response)).await.expect("it listens");
             }
         }
         connection.close(Close::Done, "");

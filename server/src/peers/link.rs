@@ -152,9 +152,7 @@ impl PeerLink {
         // Read before the hello: acknowledgements after the peer's answer are no part of it.
         let remembered = peers.remembers(self.server);
         let hello = peers.hello_to(self.server).ok_or_else(closing)?;
-        let mut queue = FrameQueue::default();
-        queue.push(&hello).expect("a hello is short");
-        sender.send(queue.take()).await?;
+        sender.send_one(&hello).await?;
         let answer = receiver.receive::<HelloFrame>().await;
         let answer = answer.inspect_err(|_| self.notice_removal(&connection))?;
         let Some(HelloFrame(answer)) = answer else {
@@ -224,7 +222,6 @@ mod tests {
     use super::PeerLink;
     use crate::event_queue::event_queue;
     use lockmesh_core::raft::log::LogPosition;
-    use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::id::ServerId;
     use std::sync::Arc;
@@ -243,9 +240,7 @@ mod tests {
             position: LogPosition::default(),
             remembers: None,
         };
-        let mut queue = FrameQueue::default();
-        queue.push(&answer).expect("it is short");
-        sender.send(queue.take()).await.expect("it listens");
+        sender.send_one(&answer).await.expect("it listens");
         // The caller closes it, whether it accepts the answer or not.
         let _ = receiver.receive::<HelloFrame>().await;
     }

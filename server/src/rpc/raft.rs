@@ -3,9 +3,8 @@
 
 use super::counters::one_more;
 use super::service::RpcService;
-use crate::peers::{Hello, HelloFrame, PeerFrame, Peers, Refused};
+use crate::peers::{HelloFrame, PeerFrame, Peers, Refused};
 use lockmesh_core::Input;
-use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Close, Connection, LinkError};
 use lockmesh_protocol::id::ServerId;
@@ -41,7 +40,7 @@ impl RaftStream {
                 return;
             }
         };
-        let ended = match answer_hello(&mut sender, &answer).await {
+        let ended = match sender.send_one(&answer).await {
             Ok(()) => self.take_messages(hello.from, receiver).await,
             Err(error) => Err(error),
         };
@@ -107,10 +106,4 @@ impl RaftStream {
     fn cut(&self, what: &str) {
         self.service.cut(&self.connection, what);
     }
-}
-
-async fn answer_hello(sender: &mut FrameSender, answer: &Hello) -> Result<(), LinkError> {
-    let mut queue = FrameQueue::default();
-    queue.push(answer).expect("a hello is short");
-    sender.send(queue.take()).await
 }

@@ -111,7 +111,6 @@ impl Fetch {
 mod tests {
     use super::{DownloadError, Fetch, Fetched};
     use crate::snapshot::download::sample_parts;
-    use lockmesh_net::frame::FrameQueue;
     use lockmesh_net::{Close, Development, Endpoint, QuicOptions, Role};
     use lockmesh_protocol::id::{LogIndex, ServerId};
     use lockmesh_protocol::rpc::{Call, CallFrame, Request, Response, SnapshotPart};
@@ -131,11 +130,10 @@ mod tests {
             };
             assert_eq!(*snapshot, (*number > 0).then_some(5), "it asks on for the same snapshot");
             asked.push(*number);
-            let mut queue = FrameQueue::default();
-            queue
-                .push(&(*call, Response::SnapshotPart(parts[*number as usize].clone())))
-                .expect("it is short");
-            sender.send(queue.take()).await.expect("it listens");
+            sender
+                .send_one(&(*call, Response::SnapshotPart(parts[*number as usize].clone())))
+                .await
+                .expect("it listens");
             // The next request is not answered.
             let _ = receiver.receive::<CallFrame>().await;
             connection.close(Close::Done, "");

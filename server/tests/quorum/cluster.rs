@@ -1,6 +1,5 @@
 //! Real servers in one process, on loopback, with real files and certificates.
 
-use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::{Development, Endpoint, Identity, Purpose, QuicOptions, Role};
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{AgentNumber, Generation, Key, LogIndex, NodeName, RequestId, ServerId};
@@ -200,9 +199,7 @@ impl Cluster {
         let text = |error: lockmesh_net::LinkError| error.to_string();
         let connection = self.endpoint.connect(self.address(number), Role::Server).await.map_err(text)?;
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await.map_err(text)?;
-        let mut queue = FrameQueue::default();
-        queue.push(&Call::Begin(CallId(1), request)).expect("it is short");
-        sender.send(queue.take()).await.map_err(text)?;
+        sender.send_one(&Call::Begin(CallId(1), request)).await.map_err(text)?;
         let frame: Option<ReplyFrame> = receiver.receive().await.map_err(text)?;
         let ReplyFrame(mut answers) = frame.ok_or("the stream ended")?;
         Ok(answers.pop().ok_or("an empty frame")?.1)

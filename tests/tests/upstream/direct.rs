@@ -1,6 +1,5 @@
 //! A raw QUIC client of a leader, which sends what no agent sends.
 
-use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, Endpoint, Purpose, QuicOptions, Role};
 use lockmesh_protocol::query::{Consistency, Query};
@@ -30,9 +29,7 @@ impl Caller {
     }
 
     async fn send(&mut self, call: &Call) {
-        let mut queue = FrameQueue::default();
-        queue.push(call).expect("it is short");
-        self.sender.send(queue.take()).await.expect("it listens");
+        self.sender.send_one(call).await.expect("it listens");
     }
 
     /// Sends a request and waits for the reply. Returns the call's id too.
