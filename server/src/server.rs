@@ -294,6 +294,16 @@ fn rpc_options(config: &ServerConfig) -> RpcOptions {
     }
 }
 
+/// Returns `false` if it starts without others, alone or as a member: then the caller can receive its
+/// errors.
+fn waits_for_others(bootstrap_loop: &BootstrapLoop) -> bool {
+    match &bootstrap_loop.record.state {
+        BootstrapState::Free => bootstrap_loop.expect != 1,
+        BootstrapState::Promised(plan) => plan.servers.len() > 1,
+        BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
+    }
+}
+
 /// Starts the driver's task, once there is a quorum. If none has to be found, errors of the
 /// driver's start are returned here.
 fn start_driver(
@@ -303,13 +313,7 @@ fn start_driver(
 ) -> Result<(JoinHandle<()>, watch::Receiver<()>), ServerError> {
     let (ended_guard, ended) = watch::channel(());
     let guard = (EndGuard(start.health.clone()), ended_guard);
-    // Alone, or as a member, it starts without others, so the caller can receive its errors.
-    let must_wait = match &bootstrap_loop.record.state {
-        BootstrapState::Free => bootstrap_loop.expect != 1,
-        BootstrapState::Promised(plan) => plan.servers.len() > 1,
-        BootstrapState::Admitted(_) | BootstrapState::Member(_) => false,
-    };
-    let driver = if must_wait {
+    let driver = if waits_for_others(&bootstrap_loop) {
         // Both wait for the disk, the bootstrap loop for other servers too; a plain thread does not
         // delay the runtime's end.
         let (sender, begun) = oneshot::channel();

@@ -345,8 +345,8 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             sessions.renew_within(&session, limit).await.map(|found| Response::Found(found.is_some()))
         }
         Request::FindSession(session, limit) => {
-            let found = sessions.info_within(&session, &Read::default(), limit).await?;
-            Ok(Response::Found(found.value.is_some()))
+            let found = sessions.info_within(&session, &Read::default(), limit).await;
+            found.map(|found| Response::Found(found.value.is_some()))
         }
         Request::NodeLease(session, read) => {
             let answer = sessions.events(&session, &read).await?;
@@ -355,9 +355,8 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {
-            let entry = kv.get(&key, &read).await?;
             let is_stale = read.consistency == Consistency::Stale;
-            Ok(match is_stale && entry.last_contact > MAX_STALENESS {
+            kv.get(&key, &read).await.map(|entry| match is_stale && entry.last_contact > MAX_STALENESS {
                 true => Response::Outdated,
                 false => Response::Entries(entry.value.into_iter().collect(), entry.index),
             })

@@ -357,7 +357,12 @@ impl Registry {
             let Some(next) = result else { return };
             input = Some(next);
         }
-        // A write under way gets time to finish. Without a registration it cannot, so it gets none.
+        self.finish(call).await;
+    }
+
+    /// Lets a write under way finish, and keeps the registry on disk.
+    async fn finish<'a>(&'a self, mut call: Option<Call<'a>>) {
+        // Without a registration no write can succeed.
         let grace = if self.upstream.is_registered() { LAST_WRITE_TIMEOUT } else { Duration::ZERO };
         let last = async {
             while let Some(under_way) = call.take() {

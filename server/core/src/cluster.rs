@@ -181,7 +181,7 @@ impl Turn<'_> {
 
     /// Proposes a command of the leader's own, with no caller to notify.
     pub(crate) fn propose_own(&mut self, command: Command) {
-        self.decide(Decision::ProposeOwn(command, Origin::Nobody));
+        self.decide(Decision::ProposeOwn(command, Origin::Internal));
     }
 
     /// Returns `true` if a matching command was proposed and is not applied yet.

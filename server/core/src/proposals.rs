@@ -31,7 +31,7 @@ pub(crate) enum Origin {
     Timer(Subject),
     /// A verdict on this agent.
     Verdict(AgentNumber),
-    Nobody,
+    Internal,
 }
 
 /// A proposal in the log.
@@ -162,7 +162,7 @@ impl Proposals {
                 break;
             }
             overdue.push(token);
-            pending.origin = Origin::Nobody;
+            pending.origin = Origin::Internal;
         }
         overdue
     }
@@ -234,7 +234,7 @@ mod tests {
         assert!(proposals.is_on_its_way(is_check));
         proposals.applied(&entry(6, TERM));
         assert!(!proposals.is_on_its_way(is_check));
-        proposals.gather(proposal(), Origin::Nobody);
+        proposals.gather(proposal(), Origin::Internal);
         assert!(proposals.is_on_its_way(is_check) && !proposals.is_log_current());
         assert_eq!(proposals.take_gathered().count(), 1);
         assert!(!proposals.is_on_its_way(is_check));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(proposals.take_overdue(Time(11), timeout), [CallToken(1)]);
         assert_eq!(proposals.take_overdue(Time(11), timeout), []);
         let (settled, _) = proposals.applied(&entry(5, TERM));
-        assert!(settled.is_some_and(|settled| matches!(settled.origin, Origin::Nobody)));
+        assert!(settled.is_some_and(|settled| matches!(settled.origin, Origin::Internal)));
     }
 
     #[test]

@@ -125,6 +125,12 @@ impl RunningLoop<'_> {
         }
     }
 
+    /// Shows the reason of the wait. Returns `true` unless the last wait had the same.
+    fn waits_for_another(&mut self, reason: &str) -> bool {
+        self.bootstrap_loop.health.wait(reason);
+        self.log.is_new(reason)
+    }
+
     /// Carries out the next steps; returns `true` when the quorum can begin.
     fn decide(&mut self) -> Result<bool, RecordError> {
         loop {
@@ -151,16 +157,14 @@ impl RunningLoop<'_> {
                     return Ok(false);
                 }
                 Decision::Wait(what) => {
-                    self.bootstrap_loop.health.wait(&what);
-                    if self.log.is_new(&what) {
+                    if self.waits_for_another(&what) {
                         tracing::info!("{what}");
                     }
                     return Ok(false);
                 }
                 Decision::Trouble(what) => {
                     let what = format!("cluster bootstrap is blocked: {what}");
-                    self.bootstrap_loop.health.wait(&what);
-                    if self.log.is_new(&what) {
+                    if self.waits_for_another(&what) {
                         tracing::error!("{what}");
                     }
                     return Ok(false);

@@ -168,9 +168,7 @@ impl Driver {
             } else {
                 self.receiver.take_now(&mut events, EVENTS_PER_TURN);
             }
-            for event in std::mem::take(&mut self.next) {
-                self.handle(event);
-            }
+            std::mem::take(&mut self.next).into_iter().for_each(|event| self.handle(event));
             metrics::TURN_EVENTS.observe(events.len() as f64);
             metrics::EVENTS.inc_by(events.len() as u64);
             for event in events.drain(..) {

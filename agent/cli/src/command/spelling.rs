@@ -34,20 +34,17 @@ pub fn rewrite(arguments: impl IntoIterator<Item = OsString>, root: &Command) ->
             continue;
         }
         // After a positional argument the same word is a value.
-        if let Some(inner) = command.find_subcommand(text).filter(|_| positionals == 0) {
-            command = inner;
-            rewritten.push(argument);
-            commands_end = rewritten.len();
-            continue;
+        match command.find_subcommand(text).filter(|_| positionals == 0) {
+            Some(inner) => command = inner,
+            None => positionals += 1,
         }
-        positionals += 1;
         rewritten.push(argument);
-        // Unknown: the parser must reject this word, and not the options that would follow it.
-        if positionals == 1 && command.has_subcommands() && command.get_positionals().next().is_none() {
+        // The parser must reject an unknown word, and not the options that would follow it.
+        if positionals == 0 || (positionals == 1 && takes_no_argument(command)) {
             commands_end = rewritten.len();
         }
         // The arguments of a child may look like options of ours.
-        if begins_a_child(command, positionals) {
+        if positionals > 0 && begins_a_child(command, positionals) {
             break;
         }
     }
@@ -163,6 +160,11 @@ fn short_option(command: &Command, text: &str) -> (bool, bool) {
         Some(_) => (is_alone, false),
         None => (false, false),
     }
+}
+
+/// Returns `true` if every argument of the command is one of its commands.
+fn takes_no_argument(command: &Command) -> bool {
+    command.has_subcommands() && command.get_positionals().next().is_none()
 }
 
 /// `true` if all arguments from this positional on belong to a child process.

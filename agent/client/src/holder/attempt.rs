@@ -302,8 +302,7 @@ impl Hold {
                     AttemptTurn::Waited
                 }
                 (Acquired::Refused { delay }, Some(_)) => {
-                    // Refused long before the wait expired: an agent without queues replies at
-                    // once.
+                    // Refused long before the wait expired, as by an agent without queues.
                     attempt.has_queues = false;
                     AttemptTurn::Closed(delay.unwrap_or_default())
                 }

@@ -314,29 +314,34 @@ impl LeaderTracker {
                 actions.keep.insert(slot);
                 continue;
             }
-            let next = self.next_contact(now);
-            let server = self.servers.server_mut(slot);
-            if server.up().is_some_and(|up| up.is_heard) {
-                // It has shown that it belongs to this cluster.
-                server.contact_at = None;
-                continue;
-            }
-            if server.has_answered && server.refusal.is_none() {
-                continue;
-            }
-            let at = *server.contact_at.get_or_insert(next);
-            if now < at {
-                wake_at(actions, at);
-            } else if now < at + CONTACT_TIMEOUT {
-                actions.keep.insert(slot);
-                wake_at(actions, at + CONTACT_TIMEOUT);
-            } else {
-                server.contact_at = Some(next);
-                wake_at(actions, next);
-            }
+            self.contact_if_due(slot, actions, now);
         }
         if is_open && !self.cluster.is_split && now < self.cluster.began + INTRODUCTION_TIMEOUT {
             wake_at(actions, self.cluster.began + INTRODUCTION_TIMEOUT);
+        }
+    }
+
+    /// Contacts a listed server of a known cluster for a while, at intervals, until it answers.
+    fn contact_if_due(&mut self, slot: Slot, actions: &mut Actions, now: Time) {
+        let next = self.next_contact(now);
+        let server = self.servers.server_mut(slot);
+        if server.up().is_some_and(|up| up.is_heard) {
+            // It has shown that it belongs to this cluster.
+            server.contact_at = None;
+            return;
+        }
+        if server.has_answered && server.refusal.is_none() {
+            return;
+        }
+        let at = *server.contact_at.get_or_insert(next);
+        if now < at {
+            wake_at(actions, at);
+        } else if now < at + CONTACT_TIMEOUT {
+            actions.keep.insert(slot);
+            wake_at(actions, at + CONTACT_TIMEOUT);
+        } else {
+            server.contact_at = Some(next);
+            wake_at(actions, next);
         }
     }
 

@@ -501,20 +501,17 @@ impl LeaderTracker {
             needed.insert(claimed);
             let is_up = self.servers.up(claimed).is_some();
             actions.hasten = (!is_up && count == 0).then_some(claimed);
-            if actions.hasten.is_some() {
-                self.hastened = Some(now);
-            }
+            self.hastened = actions.hasten.map(|_| now).or(self.hastened);
             if !is_up {
-                // It was dialled without delay once; further attempts follow the link's own
-                // backoff.
+                // Dialled without delay once; further attempts follow the link's own backoff.
                 self.claimed = Some((claimed, 1));
             }
         }
         if let Some(since) = self.searching {
-            let age = now.since(since);
             let interval = self.paced(DIAL_INTERVAL, DIAL_PACE);
-            let count = age.as_millis() / interval.as_millis();
-            let count = usize::try_from(count).unwrap_or(usize::MAX).saturating_add(1).min(ranked.len());
+            let intervals = now.since(since).as_millis() / interval.as_millis();
+            let count =
+                usize::try_from(intervals).map_or(ranked.len(), |count| (count + 1).min(ranked.len()));
             needed.extend(&ranked[..count]);
             if count < ranked.len() {
                 wake_at(actions, since + interval * u32::try_from(count).unwrap_or(u32::MAX));

@@ -291,24 +291,20 @@ impl Requests {
             return self.wait_in(RequestStage::Backlogged(slot), number, cx);
         }
         let pending = self.requests.get_mut(&number).expect("it is under way");
-        let scope = pending.scope();
-        let mut request = pending.request.clone();
+        let (scope, mut request) = (pending.scope(), pending.request.clone());
         // Set for each attempt: it carries the lowest sequence still needed, below which the
         // servers drop replies.
         if let Request::Propose(id, _) = &mut request {
             *id = pending.sequence.and_then(|sequence| self.ids.request_id(sequence));
         }
         cx.counts.attempts += 1;
-        let timeout = match scope {
-            // The server itself ends the wait after that time, so its reply is late only after
-            // that.
-            RetryScope::Parked => SHARED_READ_WAIT + self.answer_time,
-            RetryScope::Leader | RetryScope::Home | RetryScope::Own | RetryScope::Aside => self.answer_time,
-        };
-        let latest = pending.begun + self.hold_time.max(LEAST_ANSWER_TIME) + view_wait(&pending.request);
-        let is_bounded = scope != RetryScope::Parked && pending.is_answered_soon();
-        let deadline = cx.now + timeout;
-        let deadline = if is_bounded { deadline.min(latest.max(cx.now)) } else { deadline };
+        // A server itself ends the wait of a parked read.
+        let wait = if scope == RetryScope::Parked { SHARED_READ_WAIT } else { Duration::ZERO };
+        let mut deadline = cx.now + wait + self.answer_time;
+        if scope != RetryScope::Parked && pending.is_answered_soon() {
+            let longest = self.hold_time.max(LEAST_ANSWER_TIME) + view_wait(&pending.request);
+            deadline = deadline.min((pending.begun + longest).max(cx.now));
+        }
         let call = PendingCall { kind: CallKind::Attempt(number), scope, begun: cx.now, deadline };
         pending.stage = RequestStage::Sent(slot, routes.send(slot, connection, call, request, cx));
         None

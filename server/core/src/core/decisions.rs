@@ -165,7 +165,7 @@ impl Core {
     ) {
         match (self.engine.propose_membership(change), caller) {
             (Ok(index), caller) => {
-                let origin = caller.map_or(Origin::Nobody, |token| Origin::Client(token, now));
+                let origin = caller.map_or(Origin::Internal, |token| Origin::Client(token, now));
                 self.proposals.appended_membership(self.engine.term(), index, origin);
             }
             (Err(_), Some(token)) => outbox.fail(token, not_leader()),

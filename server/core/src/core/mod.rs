@@ -192,16 +192,8 @@ impl Core {
             if let Some(last) = committed.last() {
                 self.observer.committed(now, last.index);
             }
-            for entry in &committed {
-                let known = self.config.format;
-                self.unreadable = upgrade::unreadable_entry(entry, known);
-                if self.unreadable.is_none() {
-                    self.apply(now, entry, outbox);
-                    self.unreadable = upgrade::unknown_format(&self.state, known);
-                }
-                if self.unreadable.is_some() {
-                    return self.fall_silent(now, outbox);
-                }
+            if !committed.iter().all(|entry| self.apply_readable(now, entry, outbox)) {
+                return self.fall_silent(now, outbox);
             }
             // After the entries: a leader serves once an entry of its own term is applied
             // (paper, 5.4.2).
@@ -408,7 +400,7 @@ impl Core {
 
     /// Proposes a command of the leader's own, with no caller to notify.
     fn gather_own(&mut self, command: Command) {
-        self.proposals.gather(self.own(command), Origin::Nobody);
+        self.proposals.gather(self.own(command), Origin::Internal);
     }
 
     fn own(&self, command: Command) -> Proposal {
@@ -477,7 +469,7 @@ impl Core {
             // Not immediately: a full log or a transfer needs a moment to pass.
             Origin::Timer(subject) => self.deadlines.timers.failed(subject, now + PROPOSAL_RETRY_DELAY),
             Origin::Verdict(agent) => self.judge(now, JudgeInput::Verdict(agent, None), outbox),
-            Origin::Nobody => {}
+            Origin::Internal => {}
         }
     }
 
@@ -516,6 +508,17 @@ impl Core {
         }
     }
 
+    /// Applies an entry. Returns `false` if this build cannot read it, or what follows.
+    fn apply_readable(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> bool {
+        let known = self.config.format;
+        self.unreadable = upgrade::unreadable_entry(entry, known);
+        if self.unreadable.is_none() {
+            self.apply(now, entry, outbox);
+            self.unreadable = upgrade::unknown_format(&self.state, known);
+        }
+        self.unreadable.is_none()
+    }
+
     /// Applies a command. Returns `true` if it was a corruption check.
     fn apply_proposal(
         &mut self,
@@ -527,7 +530,7 @@ impl Core {
         let (proposal, origin) = match pending {
             // Index and term match, so the entry is this very proposal and need not be decoded.
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
-            _ => (decode(entry), Origin::Nobody),
+            _ => (decode(entry), Origin::Internal),
         };
         let proposal = without_minority(proposal, self.engine.membership());
         let proposal = fault_injected(proposal, &self.engine);
@@ -548,20 +551,31 @@ impl Core {
             self.observer.applied(now, &outbox.changes[news..], &self.state);
             self.judge.applied(now, &self.state, &outbox.changes[news..]);
         }
+        self.report_applied(now, origin, (&proposal.command, &applied), outbox);
+        proposal.command == Command::CorruptionCheck
+    }
+
+    /// Reports an applied command to the origin of its proposal.
+    fn report_applied(
+        &mut self,
+        now: Time,
+        origin: Origin,
+        (command, applied): (&Command, &Applied),
+        outbox: &mut Outbox,
+    ) {
         match origin {
             Origin::Client(token, came) => {
-                let applied = self.deadlines.with_remaining_delay(came, &proposal.command, &applied);
+                let applied = self.deadlines.with_remaining_delay(came, command, applied);
                 outbox.replies.push((token, Response::Applied(applied)));
             }
             Origin::Timer(subject) => self.deadlines.timers.decided(&subject),
             Origin::Verdict(agent) => {
                 let is_one = applied.reply == Reply::Succeeded(true);
-                let failure = verdict_of(&proposal.command).filter(|_| is_one);
+                let failure = verdict_of(command).filter(|_| is_one);
                 self.judge(now, JudgeInput::Verdict(agent, failure), outbox);
             }
-            Origin::Nobody => {}
+            Origin::Internal => {}
         }
-        proposal.command == Command::CorruptionCheck
     }
 }
 

@@ -63,9 +63,8 @@ fn begin_generation(
     let node_id = registration.node.id.to_ascii_lowercase();
     let known = former.or_else(|| step.state.members.by_node_id.get(&node_id).copied());
     let number = known.unwrap_or_else(|| next_agent(step));
-    let generation =
-        step.state.members.agents.get(&number).map_or(Generation(1), |agent| agent.generation.next());
     let before = step.state.members.agents.get(&number).cloned();
+    let generation = before.as_deref().map_or(Generation(1), |before| before.generation.next());
     let (lease_began, former_sessions_until) = lease_of(step, registration, before.as_deref());
     let cell = step.state.members.cells.of(before.as_deref());
     // Guards rely on an announced restart until this process has told them another deadline.

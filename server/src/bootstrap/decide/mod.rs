@@ -205,13 +205,14 @@ impl Bootstrap {
         })
     }
 
-    /// Decides while no server has promised a plan.
-    fn gather(&self, now: Time) -> Decision {
+    /// Returns the founders that are present, in the same order on each server, so that all agree on
+    /// the proposer and on the ids; or the trouble with one.
+    fn founders(&self, now: Time) -> Result<Vec<&NewServer>, String> {
         let mut founders: Vec<&NewServer> = vec![&self.me];
         // Servers that expect no founders only join.
         for other in self.present(now).filter(|other| other.expect != 0) {
             if other.expect != self.expect {
-                return Decision::Trouble(format!(
+                return Err(format!(
                     "`quorum.bootstrap_expect` is {} here, but {} on {}: set the same value",
                     self.expect,
                     other.expect,
@@ -220,8 +221,16 @@ impl Bootstrap {
             }
             founders.push(&other.server);
         }
-        // The same order on each server, so that all agree on the proposer and on the ids.
         founders.sort_by(|a, b| (&a.node_id, &a.instance_id).cmp(&(&b.node_id, &b.instance_id)));
+        Ok(founders)
+    }
+
+    /// Decides while no server has promised a plan.
+    fn gather(&self, now: Time) -> Decision {
+        let founders = match self.founders(now) {
+            Ok(founders) => founders,
+            Err(trouble) => return Decision::Trouble(trouble),
+        };
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
         // Any choice among them would exclude one against its configuration.

@@ -13,6 +13,7 @@ use crate::store::file::{FileIdentity, RedbFile, TableName, io_error};
 use crate::store::names::{FORMER_LOG, LOG, NEW_LOG};
 use lockmesh_core::raft::log::{LogBatch, LogEntry};
 use lockmesh_protocol::format;
+use redb::StorageBackend;
 use std::io;
 use std::sync::Arc;
 
@@ -94,6 +95,32 @@ impl FormerLog {
     }
 }
 
+/// Writes entries as commits, of which the head has the first number. Returns the last number.
+fn write_records(
+    file: &dyn StorageBackend,
+    place: Place,
+    head: LogHead,
+    entries: Vec<LogEntry>,
+) -> io::Result<u64> {
+    let mut number = head.commit_number;
+    let (mut at, mut buffer) = (0, Vec::new());
+    let mut batches = batches(entries).peekable();
+    while let Some(batch) = batches.next() {
+        let payload = Payload {
+            head: LogHead { commit_number: number, ..head },
+            last: batch.last().map_or(head.base.0, |entry| entry.index),
+            is_reset: false,
+            entries: LogBatch(batch),
+        };
+        record::begin(&payload, &mut buffer);
+        record::seal(&mut buffer, place, number, number.saturating_sub(1));
+        file.write(at, &buffer)?;
+        at += buffer.len() as u64;
+        number += u64::from(batches.peek().is_some());
+    }
+    Ok(number)
+}
+
 /// Writes a new log under its draft name, durably.
 pub(in crate::store) fn write_new(
     disk: &dyn Disk,
@@ -110,24 +137,10 @@ pub(in crate::store) fn write_new(
         let file = disk.open(&name)?.ok_or(io::ErrorKind::NotFound)?;
         let place = Place { pair: identity.pair, segment: FIRST_SEGMENT };
         // The number of a converted log's newest commit may have been reported: numbers continue.
-        let mut number = head.commit_number + u64::from(former.is_some());
-        let (mut at, mut buffer) = (0, Vec::new());
-        let mut batches = batches(entries).peekable();
-        while let Some(batch) = batches.next() {
-            let payload = Payload {
-                head: LogHead { commit_number: number, ..head },
-                last: batch.last().map_or(head.base.0, |entry| entry.index),
-                is_reset: false,
-                entries: LogBatch(batch),
-            };
-            record::begin(&payload, &mut buffer);
-            record::seal(&mut buffer, place, number, number.saturating_sub(1));
-            file.write(at, &buffer)?;
-            at += buffer.len() as u64;
-            number += u64::from(batches.peek().is_some());
-        }
+        let first = head.commit_number + u64::from(former.is_some());
+        let end = write_records(&*file, place, LogHead { commit_number: first, ..head }, entries)?;
         file.sync_data()?;
-        let former = former.map(|last| Conversion { last, end: number });
+        let former = former.map(|last| Conversion { last, end });
         // Last of all: it makes the log complete.
         disk.sync(NEW_LOG)?;
         LogIdentity { file: identity.clone(), former }.write(disk, NEW_LOG)?;

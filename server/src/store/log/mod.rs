@@ -35,7 +35,7 @@ use lockmesh_protocol::format::Stored;
 use lockmesh_protocol::id::{LogIndex, Term};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -215,6 +215,22 @@ impl LogStore {
         Ok(())
     }
 
+    /// Closes a segment for ever after a failed write or sync, unless the disk was full.
+    fn write_failed(&mut self, segment: Segment, source: &io::Error) {
+        let number = segment.number;
+        let is_full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        // Without a durable record the number may be used again, for another file.
+        let again = match (is_full, segment.end) {
+            (true, _) => Some(segment),
+            (false, 0) => self.pool.create(number, segment.size).ok(),
+            (false, _) => None,
+        };
+        if again.is_none() {
+            self.closed.push_back((number, self.newest));
+        }
+        self.segment = again;
+    }
+
     /// Makes the record in the buffer durable.
     fn append(&mut self, commit_number: u64) -> Result<(), StoreError> {
         let record_bytes = self.buffer.len() as u64;
@@ -243,17 +259,7 @@ impl LogStore {
         let written = segment.file.write(segment.end, &self.buffer);
         let synced = written.and_then(|()| segment.file.sync_data());
         if let Err(source) = synced {
-            let is_full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
-            // Without a durable record the number may be used again, for another file.
-            let again = match (is_full, segment.end) {
-                (true, _) => Some(segment),
-                (false, 0) => self.pool.create(number, segment.size).ok(),
-                (false, _) => None,
-            };
-            if again.is_none() {
-                self.closed.push_back((number, self.newest));
-            }
-            self.segment = again;
+            self.write_failed(segment, &source);
             return Err(StoreError::Io { path, doing: "cannot write the log", source });
         }
         segment.end += record_bytes;
@@ -319,8 +325,7 @@ impl LogStore {
                 kept = kept.min(LogIndex(first.index.0 - 1));
             }
             if let Some(hard_state) = write.hard_state {
-                // An older one may still be in flight when a checkpoint has raised the commit
-                // index.
+                // It may be older than a checkpoint that has raised the commit index.
                 let commit = hard_state.commit.max(head.hard_state.commit);
                 head.hard_state = HardState { commit, ..hard_state };
             }

@@ -236,9 +236,8 @@ impl Held {
         failure: impl Future<Output = CliError>,
     ) -> Result<Ended, CliError> {
         let mut state = self.guard.state();
-        let deadline = match state.clone() {
-            GuardState::Safe { deadline } | GuardState::Jeopardy { deadline } => deadline,
-            GuardState::Suspended | GuardState::Lost(_) => return Ok(Ended::Lost { is_interrupted: false }),
+        let (GuardState::Safe { deadline } | GuardState::Jeopardy { deadline }) = state else {
+            return Ok(Ended::Lost { is_interrupted: false });
         };
         let cannot = cannot_start(&command.standby.words);
         let child = self.start(command, deadline).map_err(&cannot)?;

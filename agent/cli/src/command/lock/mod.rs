@@ -23,7 +23,9 @@ use crate::supervision::{End, OnJeopardy};
 use child::{CommandInput, Program, Signals, Standby};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use held::{Acquired, Command, Ended, Held, TIMED_OUT_LIMIT, WaitLimit, Wanted, report};
-use lockmesh_client::{Client, DEFAULT_TTL, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions};
+use lockmesh_client::{
+    Client, DEFAULT_TTL, Error, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions,
+};
 use lockmesh_protocol::duration::{self, DurationError};
 use obstacle::Awaited;
 use std::ffi::OsString;
@@ -174,15 +176,7 @@ pub async fn hold_and_run(
         let command = options.command(context, name, slots, program, standby);
         return hold_while_running(*held, &wanted, options, command, &mut signals).await;
     }
-    let reason = async {
-        // A session that was created is ended before this process is.
-        if matches!(acquired, Ok(Acquired::TimedOut)) && !options.once {
-            let settled = held::settle_within(TIMED_OUT_LIMIT, &client);
-            return tokio::join!(awaited.reason(&client, TIMED_OUT_LIMIT), settled).0;
-        }
-        wanted.settle().await;
-        if acquired.is_ok() { awaited.reason(&client, obstacle::TIMEOUT).await } else { None }
-    };
+    let reason = options.settle_unacquired(&acquired, &wanted, &awaited);
     let reason = signals.unless_ended(reason).await.flatten();
     Err(match acquired? {
         Acquired::Interrupted => CliError::Interrupted(interrupted(name, reason)),
@@ -322,6 +316,23 @@ impl Options {
         })
     }
 
+    /// Ends a session that was created, before this process ends. Returns why the lock was not
+    /// acquired.
+    async fn settle_unacquired(
+        &self,
+        acquired: &Result<Acquired, Error>,
+        wanted: &Wanted,
+        awaited: &Awaited,
+    ) -> Option<String> {
+        let client = wanted.client();
+        if matches!(acquired, Ok(Acquired::TimedOut)) && !self.once {
+            let settled = held::settle_within(TIMED_OUT_LIMIT, client);
+            return tokio::join!(awaited.reason(client, TIMED_OUT_LIMIT), settled).0;
+        }
+        wanted.settle().await;
+        if acquired.is_ok() { awaited.reason(client, obstacle::TIMEOUT).await } else { None }
+    }
+
     fn not_acquired(&self, name: &str, reason: Option<String>) -> String {
         let within = match self.wait_limit() {
             WaitLimit::Within(limit) => format!(" in {}", duration::format(limit)),
@@ -421,7 +432,7 @@ pub(super) enum TtlError {
     Duration(#[from] DurationError),
     /// Sessions cannot have it.
     #[error(transparent)]
-    Session(#[from] lockmesh_client::Error),
+    Session(#[from] Error),
 }
 
 /// Reads the TTL of a session that is renewed; the agent's `http.session_ttl_min` may demand more.
