@@ -258,7 +258,9 @@ impl Sockets {
         let address = config.listen;
         let endpoint = Endpoint::listen(address, identity, &QuicOptions::default());
         let endpoint = endpoint.map_err(|error| AgentError::Socket { address, error })?;
-        let datagrams = config.gossip_address().map(listen_for_gossip).transpose()?;
+        let bind =
+            |address| DatagramSocket::bind(address).map_err(|error| AgentError::Gossip { address, error });
+        let datagrams = config.gossip_address().map(bind).transpose()?;
         Ok(Self { listeners, endpoint: Arc::new(endpoint), datagrams })
     }
 }
@@ -273,7 +275,17 @@ fn start_upstream(
     let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
     let gossip_port = datagrams.and_then(|socket| socket.local_address().ok());
     let gossip = gossip_port.map(|gossip| SocketAddr::new(local.advertise.ip(), gossip.port()));
-    let registration = AgentRegistration { incarnation, port, gossip, ..registration(local) };
+    // Under the name that Consul's tools look for.
+    let consul = || Service::of(local.node.clone(), "consul".into(), "consul");
+    let server = |rpc: SocketAddr| Service { port: rpc.port(), ..consul() };
+    let registration = AgentRegistration {
+        incarnation,
+        port,
+        gossip,
+        services: local.server_rpc.map(server).into_iter().collect(),
+        version: BUILD.into(),
+        ..AgentRegistration::of(local.record())
+    };
     let (pins, pin) = PinStore::open(&config.data_dir)?;
     let UpstreamConfig { servers, hold_timeout, probe_after, .. } = &config.upstream;
     let options = UpstreamOptions {
@@ -297,8 +309,8 @@ fn listen(config: &HttpConfig) -> Result<Listeners, http::ListenError> {
     Listeners::bind(config.tcp.as_slice(), unix.as_ref(), config.allow_non_loopback)
 }
 
-/// Joins the mesh if there is a socket for it, and answers the servers' calls. Returns the events of
-/// this host.
+/// Joins the mesh if there is a socket for it, and answers the servers' calls. Returns the events
+/// of this host.
 fn join_mesh(
     endpoint: Arc<Endpoint>,
     datagrams: Option<DatagramSocket>,
@@ -357,10 +369,6 @@ fn why_gossip_ended(outcome: Result<(), JoinError>, is_stopping: bool) -> Option
     }
 }
 
-fn listen_for_gossip(address: SocketAddr) -> Result<DatagramSocket, AgentError> {
-    DatagramSocket::bind(address).map_err(|error| AgentError::Gossip { address, error })
-}
-
 fn limits(config: &HttpConfig, session: &SessionConfig, open_files: u64) -> HttpLimits {
     HttpLimits {
         default_health_window: session.default_health_window.0,
@@ -417,19 +425,6 @@ fn local_identity(
         meta: NodeMeta::from(config.node_meta.clone()),
         server_rpc,
     }
-}
-
-fn registration(identity: &node::Identity) -> AgentRegistration {
-    AgentRegistration {
-        services: identity.server_rpc.map(|rpc| server_service(&identity.node, rpc)).into_iter().collect(),
-        version: BUILD.into(),
-        ..AgentRegistration::of(identity.record())
-    }
-}
-
-/// Lists the server in the catalog under the name that Consul's tools look for.
-fn server_service(node: &NodeName, rpc: SocketAddr) -> Service {
-    Service { port: rpc.port(), ..Service::of(node.clone(), "consul".into(), "consul") }
 }
 
 #[cfg(test)]

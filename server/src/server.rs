@@ -294,8 +294,8 @@ fn rpc_options(config: &ServerConfig) -> RpcOptions {
     }
 }
 
-/// Returns `false` if it starts without others, alone or as a member: then the caller can receive its
-/// errors.
+/// Returns `false` if it starts without others, alone or as a member: then the caller can receive
+/// its errors.
 fn waits_for_others(bootstrap_loop: &BootstrapLoop) -> bool {
     match &bootstrap_loop.record.state {
         BootstrapState::Free => bootstrap_loop.expect != 1,

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::{BootstrapState, Membership, Record, RecordError};
 use crate::config::ServerConfig;
-use crate::driver::{Driver, DriverLimits, DriverParts};
+use crate::driver::{Driver, DriverParts};
 use crate::event_queue::{EventReceiver, EventSender};
 use crate::health::Health;
 use crate::peers::{Me, Peers};
@@ -174,7 +174,6 @@ impl ServerStart {
         let core = Core::new(self.core_config(id, &cluster_id, &servers), recovered);
         let own_record = Server { instance_id: record.instance_id.clone(), ..self.me.with_id(id) };
         self.begin_peers(&core, &own_record, (&cluster_id, &servers));
-        let limits = DriverLimits { watches: self.config.limits.watches };
         let (storage, peers, admission) = (self.config.storage, self.peers, self.admission);
         Ok(Driver::new(DriverParts {
             core,
@@ -182,7 +181,7 @@ impl ServerStart {
             store,
             own_record,
             cluster_id,
-            limits,
+            watches: self.config.limits.watches,
             storage,
             peers,
             admission,

@@ -3,7 +3,6 @@
 //! For occasional calls: servers during discovery, and agents that call a server outside their
 //! quorum.
 
-use crate::frame::FrameQueue;
 use crate::quic::{FrameReceiver, FrameSender};
 use crate::{Connection, Endpoint, LinkError, Peer, Purpose, Role};
 use lockmesh_protocol::host_port::HostPort;
@@ -71,15 +70,12 @@ impl CallClient {
     async fn answer(&mut self, request: Request) -> Result<Response, LinkError> {
         self.last_call += 1;
         let call = CallId(self.last_call);
-        let mut queue = FrameQueue::default();
-        queue.push(&Call::Begin(call, request)).map_err(|error| LinkError::Lost(error.to_string()))?;
-        self.sender.send(queue.take()).await?;
+        self.sender.send_one(&Call::Begin(call, request)).await?;
         let finished = || LinkError::Lost("the peer closed the stream".into());
         let ReplyFrame(answers) = self.receiver.receive().await?.ok_or_else(finished)?;
         let answer = answers.into_iter().find(|(answered, _)| *answered == call);
-        answer
-            .map(|(_, response)| response)
-            .ok_or_else(|| LinkError::Malformed("another call's answer".into()))
+        let (_, response) = answer.ok_or_else(|| LinkError::Malformed("another call's answer".into()))?;
+        Ok(response)
     }
 }
 

@@ -475,13 +475,10 @@ impl FrameSender {
     /// Sends one message immediately; returns when it fits into the send window.
     ///
     /// # Errors
-    /// As of [`FrameSender::send`].
-    ///
-    /// # Panics
-    /// If the message exceeds a frame.
+    /// The message exceeds a frame and was not sent; or as of [`FrameSender::send`].
     pub async fn send_one<T: Serialize>(&mut self, message: &T) -> Result<(), LinkError> {
         let mut queue = FrameQueue::default();
-        queue.push(message).expect("the message fits into a frame");
+        queue.push(message).map_err(|error| LinkError::Lost(error.to_string()))?;
         self.send(queue.take()).await
     }
 }

@@ -55,12 +55,6 @@ const EVENTS_PER_TURN: usize = 4_096;
 /// The interval at which the admission of handshakes learns the addresses of agents and servers.
 const ROSTER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The driver's limits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct DriverLimits {
-    pub(crate) watches: usize,
-}
-
 /// The parts of a new driver.
 pub(crate) struct DriverParts {
     pub(crate) core: Core,
@@ -68,7 +62,8 @@ pub(crate) struct DriverParts {
     pub(crate) store: StoreHandle,
     pub(crate) own_record: Server,
     pub(crate) cluster_id: String,
-    pub(crate) limits: DriverLimits,
+    /// The maximum number of parked reads.
+    pub(crate) watches: usize,
     pub(crate) storage: StorageConfig,
     pub(crate) peers: Arc<Peers>,
     pub(crate) admission: Admission,
@@ -108,25 +103,12 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn new(parts: DriverParts) -> Self {
-        let DriverParts {
-            core,
-            receiver,
-            store,
-            own_record,
-            cluster_id,
-            limits,
-            storage,
-            peers,
-            admission,
-            record,
-            data_dir,
-            health,
-        } = parts;
+        let DriverParts { core, own_record, cluster_id, storage, peers, record, .. } = parts;
         let own_version = Event::Version(own_record.id, VERSION.into());
         let config = FrontendConfig {
             own_record,
             cluster_id,
-            max_watches: limits.watches,
+            max_watches: parts.watches,
             checkpoint_interval: storage.checkpoint_interval,
             checkpoint_changes: storage.checkpoint_changes,
             corrupt: record.corrupt,
@@ -134,23 +116,23 @@ impl Driver {
         Self {
             frontend: Frontend::new(config, core, Time(0), wall_time()),
             actions: Actions::default(),
-            receiver,
+            receiver: parts.receiver,
             sender: peers.sender().clone(),
-            store,
+            store: parts.store,
             connections: Connections::default(),
             unwritten: Unwritten::default(),
             backups: Backups::default(),
             challenger: Challenger::new(Arc::clone(&peers)),
             started: Instant::now(),
             peers,
-            admission: (admission, Time(0)),
+            admission: (parts.admission, Time(0)),
             record,
-            data_dir,
+            data_dir: parts.data_dir,
             next: vec![own_version],
             announcing: None,
             leaving: None,
             fetch_log: LogOnChange::default(),
-            publisher: Publisher::new(health),
+            publisher: Publisher::new(parts.health),
         }
     }
 

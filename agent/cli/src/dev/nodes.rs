@@ -35,11 +35,6 @@ struct Nodes {
     agents: Vec<AgentFolder>,
 }
 
-/// There is no agent in this process to receive the request.
-async fn reject_leave() -> Result<(), Unavailable> {
-    Err(Unavailable::Denied("each node leaves by itself".into()))
-}
-
 /// Runs all of it until a signal stops the process.
 pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(), RunError> {
     // Requests over the API go to the agents, which are other processes.
@@ -72,9 +67,11 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
         is_ready.set(true);
         this.announce(&folder, &path);
     };
+    // There is no agent in this process to receive the request.
+    let leave = async || Err(Unavailable::Denied("each node leaves by itself".into()));
     let ended = tokio::select! {
         failed = watch_ends(&mut ends, &is_ready) => Err(failed),
-        _ = signals.serve(this.ready(), say_ready, || Ok(this.all.reload()), reject_leave) => Ok(()),
+        _ = signals.serve(this.ready(), say_ready, || Ok(this.all.reload()), leave) => Ok(()),
     };
     let leader = this.leader().await;
     this.all.stop(leader).await;

@@ -551,31 +551,20 @@ impl Core {
             self.observer.applied(now, &outbox.changes[news..], &self.state);
             self.judge.applied(now, &self.state, &outbox.changes[news..]);
         }
-        self.report_applied(now, origin, (&proposal.command, &applied), outbox);
-        proposal.command == Command::CorruptionCheck
-    }
-
-    /// Reports an applied command to the origin of its proposal.
-    fn report_applied(
-        &mut self,
-        now: Time,
-        origin: Origin,
-        (command, applied): (&Command, &Applied),
-        outbox: &mut Outbox,
-    ) {
         match origin {
             Origin::Client(token, came) => {
-                let applied = self.deadlines.with_remaining_delay(came, command, applied);
+                let applied = self.deadlines.with_remaining_delay(came, &proposal.command, &applied);
                 outbox.replies.push((token, Response::Applied(applied)));
             }
             Origin::Timer(subject) => self.deadlines.timers.decided(&subject),
             Origin::Verdict(agent) => {
                 let is_one = applied.reply == Reply::Succeeded(true);
-                let failure = verdict_of(command).filter(|_| is_one);
+                let failure = verdict_of(&proposal.command).filter(|_| is_one);
                 self.judge(now, JudgeInput::Verdict(agent, failure), outbox);
             }
             Origin::Internal => {}
         }
+        proposal.command == Command::CorruptionCheck
     }
 }
 

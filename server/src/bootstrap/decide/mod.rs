@@ -205,8 +205,8 @@ impl Bootstrap {
         })
     }
 
-    /// Returns the founders that are present, in the same order on each server, so that all agree on
-    /// the proposer and on the ids; or the trouble with one.
+    /// Returns the founders that are present, in the same order on each server, so that all agree
+    /// on the proposer and on the ids; or the trouble with one.
     fn founders(&self, now: Time) -> Result<Vec<&NewServer>, String> {
         let mut founders: Vec<&NewServer> = vec![&self.me];
         // Servers that expect no founders only join.
