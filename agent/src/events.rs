@@ -39,7 +39,7 @@ pub(crate) struct Fired {
     pub(crate) outcome: oneshot::Sender<Result<(), FireError>>,
 }
 
-/// See the [module](self).
+/// The user events of this host, and the way to the other hosts.
 #[derive(Debug)]
 pub struct Events {
     pub(crate) node: NodeName,

@@ -49,7 +49,7 @@ impl Kept {
     }
 }
 
-/// See the [module](self).
+/// The file with the reports on which guards rely over a restart of the agent.
 #[derive(Clone, Debug)]
 pub(crate) struct HandoverFile {
     path: PathBuf,

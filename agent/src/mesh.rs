@@ -35,7 +35,7 @@ const BATCHES: usize = 16;
 /// The maximum number of queued replies to challenges.
 const RENEWALS: usize = 64;
 
-/// See the [module](self).
+/// This agent as a member of the mesh, until its socket fails or the agent stops.
 pub(crate) struct Member {
     socket: DatagramSocket,
     upstream: Upstream,

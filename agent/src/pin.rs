@@ -46,7 +46,7 @@ pub enum PinError {
     },
 }
 
-/// See the [module](self).
+/// The file of the cluster pin, and the newest pin.
 #[derive(Debug, Default)]
 pub struct PinStore {
     /// `None` without a data directory: the pin is then valid for this process only.

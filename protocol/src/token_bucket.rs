@@ -4,7 +4,7 @@
 
 use crate::time::Time;
 
-/// See the [module](self). Tokens are refilled over time.
+/// A bucket of tokens, refilled over time.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     /// In millionths: the number refilled per microsecond equals the number of whole tokens per

@@ -8,7 +8,7 @@
 use crate::servers::Slot;
 use std::collections::BTreeMap;
 
-/// See the [module](self).
+/// The servers that reject this agent, and the denial of its registration.
 #[derive(Debug, Default)]
 pub struct Admission {
     /// Servers that reject this agent's certificate, or whose certificate this agent rejects, with

@@ -74,7 +74,7 @@ pub(crate) enum Verdict {
     Refused,
 }
 
-/// See the [module](self).
+/// The cluster of an agent: chosen, pinned, or not known yet.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     choice: ClusterChoice,

@@ -15,7 +15,7 @@ pub const KEPT_EVENTS: usize = 256;
 /// them.
 const REMOTE_EXECUTION: &str = "_rexec";
 
-/// See the [module](self).
+/// The newest user events of this host, at most [`KEPT_EVENTS`].
 #[derive(Clone, Debug, Default)]
 pub struct EventLog {
     /// Oldest first.

@@ -28,7 +28,7 @@ const MAX_REPORTS: usize = 256;
 /// The indexes of reports that guards may have, each with that of the first report to its guard.
 pub type Promises = BTreeMap<u64, u64>;
 
-/// See the [module](self).
+/// The reports of one process to guards, and of earlier ones, that may still bind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handover {
     /// The reports to guards that may rely on the promise of this process or of an earlier one.

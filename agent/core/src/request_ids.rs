@@ -60,7 +60,7 @@ pub enum OpenRequest {
 /// The token of a command that waited, and its sequence.
 pub type Admitted = (u64, Sequence);
 
-/// See the [module](self).
+/// The request ids of this agent: the sequences in use, and the lowest still needed.
 #[derive(Clone, Debug, Default)]
 pub struct RequestIds {
     registration: Option<Registration>,

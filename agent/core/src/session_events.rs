@@ -144,7 +144,7 @@ pub struct Renewal {
     pub ttl: Option<Duration>,
 }
 
-/// See the [module](self).
+/// One session as its guards see it: the lease, the last read, and the current event.
 #[derive(Clone, Debug)]
 pub struct SessionEvents {
     now: Time,

@@ -104,7 +104,7 @@ fn view(session: &Session, keeps_from: LogIndex) -> SessionView {
     }
 }
 
-/// See the [module](self).
+/// The watch over one session, with its reads and its end under way.
 #[derive(Clone, Debug)]
 pub struct SessionWatch {
     events: SessionEvents,

@@ -99,7 +99,7 @@ struct Failed {
     changed: BTreeSet<PathBuf>,
 }
 
-/// See the [module](self).
+/// The files of the services and checks, and which of them are not written yet.
 #[derive(Debug)]
 pub(super) struct Folder {
     /// `None` without a data folder: what is registered lasts as long as the process.

@@ -12,7 +12,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// other work first.
 const MAX_ERRORS: usize = 64;
 
-/// See the [module](self).
+/// A UDP socket that sends and receives single datagrams.
 #[derive(Debug)]
 pub struct DatagramSocket {
     arriving: TokioSocket,

@@ -28,7 +28,7 @@ const LEAST_EVENT_BYTES: usize = 64;
 /// The first byte of an item that contains an event. A verdict starts with its purpose as text.
 const TAG: u8 = 1;
 
-/// See the [module](self).
+/// A user event, as members forward it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEvent {
     /// The version of its format: see [`EVENT_VERSION`].

@@ -31,7 +31,7 @@ pub struct RosterDigest(pub Vec<u64>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterNews(pub Vec<(u8, Vec<RosterMember>)>);
 
-/// See the [module](self).
+/// The members of the mesh in buckets, so that a digest names what differs.
 #[derive(Clone, Debug)]
 pub struct Roster(Vec<Bucket>);
 

@@ -54,7 +54,7 @@ pub(crate) struct Batch {
     pub(crate) too_long: Vec<(Origin, usize)>,
 }
 
-/// See the [module](self).
+/// The proposals of this turn, and those in the log that are not applied.
 #[derive(Debug, Default)]
 pub(crate) struct Proposals {
     /// Proposals of this turn, not yet in the log.

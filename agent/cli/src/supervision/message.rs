@@ -16,7 +16,7 @@ use lockmesh_client::holder::Moment;
 /// The length of a message in bytes.
 pub const LENGTH: usize = 13;
 
-/// See the [module](self).
+/// A message between a guard and its supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The command must have ended by then; replaces all earlier deadlines.

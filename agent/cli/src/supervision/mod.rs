@@ -220,7 +220,7 @@ enum Ending {
     Killed(Moment, Duration),
 }
 
-/// See the [module](self).
+/// One side's view of a command under a lock: the guard's or the supervisor's.
 #[derive(Debug)]
 pub struct Supervision {
     role: Role,

@@ -22,7 +22,7 @@ pub(super) enum RequestPurpose {
     GrantCheck(HoldId),
 }
 
-/// See the [module](self).
+/// The session of a holder, and what its holds share.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) options: SessionOptions,

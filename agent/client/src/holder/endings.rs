@@ -38,7 +38,7 @@ pub(super) enum Then {
     Hold(HoldId),
 }
 
-/// See the [module](self).
+/// The ends of sessions under way, with their retries.
 #[derive(Debug, Default)]
 pub(super) struct Endings {
     all: BTreeMap<EndingId, Ending>,

@@ -12,7 +12,7 @@ use super::watch::Watch;
 use crate::error::Error;
 use crate::loss::Loss;
 
-/// See the [module](self).
+/// A lock or a slot of this session: its goal, its stage, and the request in flight.
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) id: HoldId,

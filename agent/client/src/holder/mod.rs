@@ -94,7 +94,7 @@ pub enum SessionUse {
     Shared,
 }
 
-/// See the [module](self).
+/// A session with its holds, without clock and connection.
 #[derive(Debug)]
 pub struct Holder {
     cx: Context,

@@ -92,7 +92,7 @@ pub struct Counts {
     pub impossible_incarnations: u64,
 }
 
-/// See the [module](self).
+/// A process in the mesh: SWIM's engine and the rules around it.
 #[derive(Debug)]
 pub struct Gossip {
     me: MemberId,

@@ -58,7 +58,7 @@ pub(super) struct Probe {
     pub(super) began: Time,
 }
 
-/// See the [module](self).
+/// SWIM's engine for one member, around foca.
 pub(super) struct Engine {
     foca: Foca<FocaMember, FocaCodec, FocaRng, FocaItems>,
     me: MemberId,

@@ -14,7 +14,7 @@ use lockmesh_protocol::gossip::event::{
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::token_bucket::TokenBucket;
 
-/// See the [module](self).
+/// The buckets that limit events, and the Lamport clock that orders them.
 #[derive(Debug)]
 pub struct EventFlow {
     clock: LamportClock,

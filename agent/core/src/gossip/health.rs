@@ -14,7 +14,7 @@ const SILENT_INTERVALS: u32 = 3;
 /// The maximum health score. Probes take up to `MAX_SCORE + 1` times as long.
 const MAX_SCORE: u32 = 8;
 
-/// See the [module](self).
+/// The health of this member, by which it stretches its timeouts.
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     /// The number of recent mistakes: Lifeguard's local health multiplier.

@@ -113,7 +113,7 @@ pub struct SealCounts {
     pub excess_challenges: u64,
 }
 
-/// See the [module](self).
+/// A host in the mesh: gossip, roster, keys and verdicts.
 #[derive(Debug)]
 pub struct Mesh {
     gossip: Gossip,

@@ -25,7 +25,7 @@ const OUTCOME_INTERVAL: Duration = Duration::from_secs(1);
 /// The delays while no server replies.
 const SYNC_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// See the [module](self).
+/// The time of the next sync with the servers, and the one under way.
 #[derive(Debug)]
 pub(super) struct Schedule {
     due: Time,

@@ -73,7 +73,7 @@ pub(super) struct PendingCall {
     pub(super) deadline: Time,
 }
 
-/// See the [module](self).
+/// The pending calls of one connection, by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct PendingCalls {
     last: u64,

@@ -48,7 +48,7 @@ pub(super) enum Timer {
     Registration,
 }
 
-/// See the [module](self).
+/// The time and the outputs of the current input, which every part gets as an argument.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) now: Time,

@@ -49,7 +49,7 @@ struct Traffic {
     is_quiet: bool,
 }
 
-/// See the [module](self).
+/// A link to one server.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) address: String,

@@ -125,7 +125,7 @@ pub struct Load {
     pub refused_servers: usize,
 }
 
-/// See the [module](self).
+/// An agent's client of the quorum, without clock and connection.
 #[derive(Debug)]
 pub struct QuorumClient {
     cx: Context,

@@ -42,7 +42,7 @@ impl fmt::Display for NotReady {
     }
 }
 
-/// See the [module](self).
+/// The readiness of the servers for this agent, and the reasons already logged.
 #[derive(Debug, Default)]
 pub(super) struct Readiness {
     /// The cluster that the configuration selects.

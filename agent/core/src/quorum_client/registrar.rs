@@ -41,7 +41,7 @@ pub(super) enum RegistrationError {
     Unexpected(Box<Response>),
 }
 
-/// See the [module](self).
+/// The registration of this agent, and its attempt under way.
 #[derive(Debug)]
 pub(super) struct Registrar {
     registration: AgentRegistration,

@@ -50,7 +50,7 @@ const MAX_SENT: usize = 1024;
 /// The pauses while no server gets a renewal acknowledged, unless a third of the window is shorter.
 const RENEWAL_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// See the [module](self).
+/// The node's lease, and its renewals under way.
 #[derive(Debug)]
 pub(super) struct Renewals {
     state: LeaseState,

@@ -39,7 +39,7 @@ pub(super) enum Lost {
     SendQueue(Slot),
 }
 
-/// See the [module](self).
+/// The links, and the roles of their servers.
 #[derive(Debug)]
 pub(super) struct Routes {
     /// Inputs that may change its actions go through [`Self::tracker_mut`].

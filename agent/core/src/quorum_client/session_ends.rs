@@ -25,7 +25,7 @@ use std::time::Duration;
 /// The maximum number of ends under way: each keeps a request id in use.
 const MAX_ENDS: usize = 1_024;
 
-/// See the [module](self).
+/// The ends of sessions under way, by session.
 #[derive(Debug, Default)]
 pub(super) struct SessionEnds {
     under_way: BTreeMap<SessionId, SessionEnd>,

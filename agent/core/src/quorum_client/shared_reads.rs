@@ -58,7 +58,7 @@ struct SharedRead {
     is_late: bool,
 }
 
-/// See the [module](self).
+/// The upstream reads under way, each with the callers that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct SharedReads {
     last: u64,

@@ -17,7 +17,7 @@ use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// See the [module](self).
+/// The services and checks of this agent, with their indexes.
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) node: NodeName,

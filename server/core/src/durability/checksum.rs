@@ -19,7 +19,7 @@ use std::fmt::{self, Display, Formatter};
 /// checksums of different formats cannot be compared.
 pub const FORMAT: u32 = 6;
 
-/// See the [module](self).
+/// The checksum of a state: the sum of its rows' checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Checksum(u128);
 

@@ -29,7 +29,7 @@ pub enum StoreOrder<R> {
     Compact(LogIndex),
 }
 
-/// See the [module](self).
+/// The changes since the last checkpoint, and the rows of a snapshot that has just arrived.
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten<R> {
     /// Changes since the last checkpoint.

@@ -121,7 +121,7 @@ pub struct FrontendConfig {
     pub corrupt: bool,
 }
 
-/// See the [module](self).
+/// A server's frontend with its core, without clock, disk and connections.
 #[derive(Debug)]
 pub struct Frontend {
     core: Core,

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Interval at which a leader sends the time to the other servers.
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// The leader's time, as last announced to this server.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock {
     /// The last time that a leader announced, and when.

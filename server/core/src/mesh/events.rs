@@ -23,7 +23,7 @@ const ALL_AGENTS: u64 = 8;
 /// The maximum size of all stored events: as much as an agent accepts at once.
 const MAX_BYTES: usize = EVENT_BYTES_AT_ONCE as usize;
 
-/// See the [module](self).
+/// The user events that this server relays, and the quotas of agents that fire them.
 #[derive(Debug)]
 pub(crate) struct ServedEvents {
     /// Stored events, oldest first.

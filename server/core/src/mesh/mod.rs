@@ -56,7 +56,7 @@ pub(crate) enum MeshInput<'a> {
     Message(&'a PeerMessage),
 }
 
-/// See the [module](self).
+/// The mesh data of this server: rosters, keys, verdicts and events.
 #[derive(Debug, Default)]
 pub(crate) struct ServedMesh {
     /// The rosters of the non-empty cells.

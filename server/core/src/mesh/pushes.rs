@@ -21,7 +21,7 @@ const MEMBER_ROTATION_INTERVAL: Duration = Duration::from_secs(4);
 /// The maximum number of items pushed into a cell at once; members get the rest when they sync.
 const MAX_ITEMS: usize = 64;
 
-/// See the [module](self).
+/// The items to push, by cell.
 #[derive(Debug, Default)]
 pub(crate) struct Pushes(BTreeMap<CellNumber, Vec<Bytes>>);
 
