@@ -70,7 +70,7 @@ pub fn channel() -> (Asking, mpsc::Receiver<Order>) {
 
 impl ReloadOrder {
     /// Returns an order without a waiting caller; its outcome is only logged.
-    pub fn of_nobody() -> Self {
+    pub fn without_caller() -> Self {
         Self(None)
     }
 

@@ -46,7 +46,7 @@ pub struct SessionWatches {
 /// A watched session.
 #[derive(Debug)]
 struct Watched {
-    told: Arc<watch::Sender<SessionEvent>>,
+    event_channel: Arc<watch::Sender<SessionEvent>>,
     renewal: Renewal,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum FollowError {
 /// A followed session.
 #[derive(Debug)]
 pub(crate) struct Followed {
-    told: watch::Receiver<SessionEvent>,
+    event_channel: watch::Receiver<SessionEvent>,
 }
 
 /// The result of a read: when it began, and the session and the index that it found.
@@ -131,40 +131,41 @@ impl SessionWatches {
     /// [`FollowError`]; the session is not followed.
     pub(crate) async fn follow(self: &Arc<Self>, session: SessionId) -> Result<Followed, FollowError> {
         if let Some(watched) = self.table().get(&session) {
-            return Ok(Followed { told: watched.told.subscribe() });
+            return Ok(Followed { event_channel: watched.event_channel.subscribe() });
         }
         let lease = self.upstream.lease().borrow().clone();
         let (began, read) = self.read(session, None).await;
         let (view, index) = read?;
         let events = SessionEvents::new(began, lease, self.clock.now(), view);
         if events.is_over() {
-            let (_, told) = watch::channel(events.event().clone());
-            return Ok(Followed { told });
+            let (_, event_channel) = watch::channel(events.event().clone());
+            return Ok(Followed { event_channel });
         }
         let mut table = self.table();
         // Another caller may have been first.
         if let Some(watched) = table.get(&session) {
-            return Ok(Followed { told: watched.told.subscribe() });
+            return Ok(Followed { event_channel: watched.event_channel.subscribe() });
         }
         if table.len() >= self.most {
             return Err(FollowError::Full(self.most));
         }
-        let (told, receiver) = watch::channel(events.event().clone());
-        let told = Arc::new(told);
+        let (event_channel, receiver) = watch::channel(events.event().clone());
+        let event_channel = Arc::new(event_channel);
         let renewal = Renewal { at: began, ttl: None };
-        table.insert(session, Watched { told: Arc::clone(&told), renewal });
+        table.insert(session, Watched { event_channel: Arc::clone(&event_channel), renewal });
         metrics::WATCHED_SESSIONS.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
         drop(table);
         let (watch, orders) = SessionWatch::new(events, index, seed());
-        tokio::spawn(WatchTask { watches: Arc::clone(self), session, watch, told }.run(orders));
-        Ok(Followed { told: receiver })
+        tokio::spawn(WatchTask { watches: Arc::clone(self), session, watch, event_channel }.run(orders));
+        Ok(Followed { event_channel: receiver })
     }
 
     /// Returns the reason for the end of a session that its guard gives up; see
     /// [`SessionEvent::end_reason`].
     pub(crate) fn end_reason(&self, session: SessionId, claimed: Option<Duration>) -> EndReason {
         let now = self.clock.now();
-        let reason = |watched: &Watched| watched.told.borrow().end_reason(claimed, watched.renewal, now);
+        let reason =
+            |watched: &Watched| watched.event_channel.borrow().end_reason(claimed, watched.renewal, now);
         self.table().get(&session).map_or(EndReason::Unconfirmed, reason)
     }
 
@@ -182,7 +183,7 @@ impl SessionWatches {
     /// Removes a watch, unless it has a follower and `may_go_on` is set.
     fn forget(&self, session: SessionId, may_go_on: bool) -> bool {
         let mut table = self.table();
-        if may_go_on && table.get(&session).is_some_and(|watched| !watched.told.is_closed()) {
+        if may_go_on && table.get(&session).is_some_and(|watched| !watched.event_channel.is_closed()) {
             return false;
         }
         table.remove(&session);
@@ -229,25 +230,25 @@ impl SessionWatches {
 impl Followed {
     /// Returns the current event.
     pub(crate) fn event(&self) -> SessionEvent {
-        self.told.borrow().clone()
+        self.event_channel.borrow().clone()
     }
 
     /// Returns the current event and marks it as seen.
     pub(crate) fn newest(&mut self) -> SessionEvent {
-        self.told.borrow_and_update().clone()
+        self.event_channel.borrow_and_update().clone()
     }
 
     /// Waits for an event other than the last one seen; returns `false` if there will be none.
     pub(crate) async fn changed(&mut self) -> bool {
-        self.told.changed().await.is_ok()
+        self.event_channel.changed().await.is_ok()
     }
 
     /// Waits for an event after this index, or until there will be none.
     pub(crate) async fn behind(&mut self, index: u64) {
         loop {
-            let told = self.told.borrow_and_update().index;
+            let shown = self.event_channel.borrow_and_update().index;
             // A higher index comes from another boot of this host.
-            if told != index || !self.changed().await {
+            if shown != index || !self.changed().await {
                 return;
             }
         }
@@ -259,7 +260,7 @@ struct WatchTask {
     watches: Arc<SessionWatches>,
     session: SessionId,
     watch: SessionWatch,
-    told: Arc<watch::Sender<SessionEvent>>,
+    event_channel: Arc<watch::Sender<SessionEvent>>,
 }
 
 impl WatchTask {
@@ -303,9 +304,9 @@ impl WatchTask {
             metrics::SESSION_STATES.with_label_values(&[event.state.as_str()]).inc();
             self.log(event);
         }
-        self.told.send_if_modified(|told| {
-            let is_news = told.index != event.index;
-            *told = event.clone();
+        self.event_channel.send_if_modified(|shown| {
+            let is_news = shown.index != event.index;
+            *shown = event.clone();
             is_news
         });
         orders
@@ -340,12 +341,12 @@ impl WatchTask {
 
     /// Ends when there has been no follower for a while.
     fn begin_linger(&self) -> BoxFuture<()> {
-        let told = Arc::clone(&self.told);
+        let event_channel = Arc::clone(&self.event_channel);
         Box::pin(async move {
             loop {
-                told.closed().await;
+                event_channel.closed().await;
                 tokio::time::sleep(LINGER).await;
-                if told.is_closed() {
+                if event_channel.is_closed() {
                     return;
                 }
             }

@@ -60,7 +60,7 @@ pub(crate) struct Challenger {
     peers: Arc<Peers>,
     permits: Arc<Semaphore>,
     question_permits: Arc<Semaphore>,
-    tell_permits: Arc<Semaphore>,
+    mesh_permits: Arc<Semaphore>,
     agents: BTreeMap<(NodeName, String), mpsc::Sender<Pending>>,
 }
 
@@ -94,8 +94,8 @@ impl Challenger {
     pub(crate) fn new(peers: Arc<Peers>) -> Self {
         let permits = Arc::new(Semaphore::new(MAX_CHALLENGES));
         let question_permits = Arc::new(Semaphore::new(MAX_QUESTIONS));
-        let tell_permits = Arc::new(Semaphore::new(MAX_TOLD));
-        Self { peers, permits, question_permits, tell_permits, agents: BTreeMap::new() }
+        let mesh_permits = Arc::new(Semaphore::new(MAX_TOLD));
+        Self { peers, permits, question_permits, mesh_permits, agents: BTreeMap::new() }
     }
 
     /// Challenges each of these agents once. Challenges beyond the limit are dropped and not
@@ -126,7 +126,7 @@ impl Challenger {
     /// an agent that learns the news from no other agent asks for it.
     pub(crate) fn notify_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
         for MeshItemsWanted { agent, agent_address, items } in wanted {
-            let permit = Arc::clone(&self.tell_permits).try_acquire_owned();
+            let permit = Arc::clone(&self.mesh_permits).try_acquire_owned();
             match self.hand_over((agent, agent_address), permit.ok(), Wanted::Items(items)) {
                 true => metrics::MESH_PUSHES.inc(),
                 false => metrics::MESH_PUSHES_UNSENT.inc(),

@@ -142,11 +142,11 @@ impl Port {
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let path = request.uri().path();
         if !matches!(path, "/metrics" | "/health/live" | "/health/ready") {
-            return told(StatusCode::NOT_FOUND, format!("not found: use {PATHS}\n"));
+            return text(StatusCode::NOT_FOUND, format!("not found: use {PATHS}\n"));
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             let words = format!("method {} is not allowed: {PATHS} accept GET and HEAD\n", request.method());
-            let mut refusal = told(StatusCode::METHOD_NOT_ALLOWED, words);
+            let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, words);
             refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return refusal;
         }
@@ -154,8 +154,8 @@ impl Port {
             "/metrics" => {
                 typed(StatusCode::OK, lockmesh_net::metrics::text(), lockmesh_net::metrics::CONTENT_TYPE)
             }
-            "/health/live" if self.health.is_live() => told(StatusCode::OK, "live\n".into()),
-            "/health/live" => told(StatusCode::SERVICE_UNAVAILABLE, "this server has ended\n".into()),
+            "/health/live" if self.health.is_live() => text(StatusCode::OK, "live\n".into()),
+            "/health/live" => text(StatusCode::SERVICE_UNAVAILABLE, "this server has ended\n".into()),
             _ => self.ready(),
         }
     }
@@ -163,8 +163,8 @@ impl Port {
     fn ready(&self) -> Response<Full<Bytes>> {
         let reasons = self.health.not_ready(Instant::now());
         match reasons.is_empty() {
-            true => told(StatusCode::OK, "ready\n".into()),
-            false => told(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
+            true => text(StatusCode::OK, "ready\n".into()),
+            false => text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n"),
         }
     }
 }
@@ -176,7 +176,7 @@ async fn turn_away(mut socket: TcpStream) {
     let _ = socket.shutdown().await;
 }
 
-fn told(status: StatusCode, words: String) -> Response<Full<Bytes>> {
+fn text(status: StatusCode, words: String) -> Response<Full<Bytes>> {
     typed(status, words.into_bytes(), "text/plain; charset=utf-8")
 }
 

@@ -66,7 +66,7 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
     if !held.has_store()? {
         return Err(FolderError::no_store(folder));
     }
-    let recovery = begin_anew(&held, folder, membership, accept_loss)?;
+    let recovery = begin_cluster_of_one(&held, folder, membership, accept_loss)?;
     tracing::warn!("{recovery}");
     membership.servers = vec![recovery.server.clone()];
     // A copy becomes an original when it restarts the cluster.
@@ -81,7 +81,7 @@ pub fn recover(folder: &Path, accept_loss: bool) -> Result<Recovery, FolderError
 
 /// Writes the first state of a cluster of one server: indexes and fencing tokens far above all that
 /// its store, or the original of a copied store, can have assigned.
-pub(crate) fn begin_anew(
+pub(crate) fn begin_cluster_of_one(
     held: &HeldFolder,
     folder: &Path,
     membership: &bootstrap::Membership,

@@ -6,7 +6,7 @@ use crate::driver::{Driver, DriverParts};
 use crate::event_queue::{EventReceiver, EventSender};
 use crate::health::Health;
 use crate::peers::{Me, Peers};
-use crate::recover::begin_anew;
+use crate::recover::begin_cluster_of_one;
 use crate::stopped::FolderError;
 use crate::store::{HeldFolder, Origins, SEGMENT_BYTES, StoreError, StoreOptions};
 use lockmesh_core::raft::log::{self, SnapshotMeta};
@@ -272,7 +272,7 @@ impl ServerStart {
             "the data folder is a copy: indexes and fencing tokens continue far above those of the original; if \
              a server still runs on the original, stop it"
         );
-        begin_anew(&self.folder, folder, membership, false)
+        begin_cluster_of_one(&self.folder, folder, membership, false)
             .map_err(|error| StartError::Copy(Box::new(error)))?;
         Ok(())
     }

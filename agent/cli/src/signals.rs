@@ -90,7 +90,7 @@ impl Signals {
             // A closed terminal sends SIGHUP as well, without a request to reload.
             _ = self.hangup.recv() => match self.on_terminal && !stderr().is_terminal() {
                 true => {}
-                false => return Event::Reload(ReloadOrder::of_nobody()),
+                false => return Event::Reload(ReloadOrder::without_caller()),
             },
             () = closed(&mut self.stdin_end) => tracing::info!("the end of standard input: stopping"),
             Some(order) = self.orders.recv() => return match order {

@@ -339,7 +339,7 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
     let (kv, sessions) = (client.kv(), client.sessions());
     match request {
         Request::CreateSession(options) => {
-            sessions.create_and_tell_window(&options.request()).await.map(Response::Created)
+            sessions.create_with_window(&options.request()).await.map(Response::Created)
         }
         Request::Renew(session, limit) => {
             sessions.renew_within(&session, limit).await.map(|found| Response::Found(found.is_some()))
@@ -350,8 +350,8 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::NodeLease(session, read) => {
             let answer = sessions.events(&session, &read).await?;
-            let told = NodeLease::of(answer.value, client.clock().now());
-            told.map(Response::NodeLease).map_err(|why| client.garbled(why.to_string()))
+            let lease = NodeLease::of(answer.value, client.clock().now());
+            lease.map(Response::NodeLease).map_err(|why| client.garbled(why.to_string()))
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
         Request::Get(key, read) => {

@@ -33,11 +33,11 @@ impl Sessions<'_> {
     /// It ends with its TTL. Without a TTL it stays until an operator finds it in
     /// [`Sessions::list`] and destroys it.
     pub async fn create(&self, session: &NewSession) -> Result<String, Error> {
-        Ok(self.create_and_tell_window(session).await?.id)
+        Ok(self.create_with_window(session).await?.id)
     }
 
     /// Creates a session and returns its id and its health window.
-    pub(crate) async fn create_and_tell_window(&self, session: &NewSession) -> Result<CreatedSession, Error> {
+    pub(crate) async fn create_with_window(&self, session: &NewSession) -> Result<CreatedSession, Error> {
         let body = serde_json::to_vec(session).map_err(|error| Error::Settings(error.to_string()))?;
         let reply = self.client.write(Verb::Put, Target::new("/v1/session/create"), body.into()).await?;
         let window = reply.header("x-lockmesh-health-window").and_then(HealthWindow::parse);

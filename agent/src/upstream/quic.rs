@@ -133,14 +133,14 @@ impl QuicConnection {
         endpoint: &Endpoint,
         own_address: &OwnAddress,
         counters: &UpstreamCounters,
-        tell: impl Fn(Input) + Sync,
+        report: impl Fn(Input) + Sync,
     ) -> Option<ConnectionEnd> {
         let connected = tokio::select! {
             connected = self.connect(endpoint) => connected,
             () = self.given_up.notified() => return None,
         };
         let ended = match connected {
-            Ok(connection) => self.use_up(&connection, own_address, counters, &tell).await?,
+            Ok(connection) => self.use_up(&connection, own_address, counters, &report).await?,
             Err(error) => error,
         };
         // Kept apart: a rejected certificate needs an operator, a loss only another attempt.
@@ -171,10 +171,10 @@ impl QuicConnection {
         connection: &Connection,
         own_address: &OwnAddress,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Option<LinkError> {
         let ended = tokio::select! {
-            ended = self.serve(connection, own_address, counters, tell) => Some(ended),
+            ended = self.serve(connection, own_address, counters, report) => Some(ended),
             () = self.given_up.notified() => None,
         };
         // Before this end closes it, which would hide the reason.
@@ -202,20 +202,20 @@ impl QuicConnection {
         connection: &Connection,
         own_address: &OwnAddress,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let (mut sender, mut receiver) = connection.open(Purpose::Calls).await?;
         self.dialect.get_or_init(|| connection.dialect());
         // Before the registration, which contains the address.
-        check_address(own_address, connection, tell).await;
-        tell(Input::Connected(self.id));
+        check_address(own_address, connection, report).await;
+        report(Input::Connected(self.id));
         tokio::select! {
-            ended = self.send_frames(&self.calls, &mut sender, counters, tell) => ended,
-            ended = self.receive_first(connection, &mut receiver, counters, tell) => ended,
-            ended = self.serve_lane(Lane::Renewals, connection, counters, tell) => ended,
-            ended = self.serve_lane(Lane::Lists, connection, counters, tell) => ended,
-            () = self.report_traffic(connection, tell) => Ok("its stream was no longer read"),
-            () = watch_address(own_address, connection, tell) => Ok("its address was no longer checked"),
+            ended = self.send_frames(&self.calls, &mut sender, counters, report) => ended,
+            ended = self.receive_first(connection, &mut receiver, counters, report) => ended,
+            ended = self.serve_lane(Lane::Renewals, connection, counters, report) => ended,
+            ended = self.serve_lane(Lane::Lists, connection, counters, report) => ended,
+            () = self.report_traffic(connection, report) => Ok("its stream was no longer read"),
+            () = watch_address(own_address, connection, report) => Ok("its address was no longer checked"),
         }
     }
 
@@ -225,7 +225,7 @@ impl QuicConnection {
         lane: Lane,
         connection: &Connection,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let queue = self.queue(lane);
         queue.filled().await;
@@ -234,8 +234,8 @@ impl QuicConnection {
             sender.prioritize();
         }
         tokio::select! {
-            ended = self.send_frames(queue, &mut sender, counters, tell) => ended,
-            ended = self.receive_frames(lane, &mut receiver, counters, tell) => ended,
+            ended = self.send_frames(queue, &mut sender, counters, report) => ended,
+            ended = self.receive_frames(lane, &mut receiver, counters, report) => ended,
         }
     }
 
@@ -244,7 +244,7 @@ impl QuicConnection {
         lane: &LaneQueue,
         sender: &mut FrameSender,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         loop {
             lane.filled().await;
@@ -256,7 +256,7 @@ impl QuicConnection {
             };
             // The queue is empty: the client may send calls again.
             if was_full {
-                tell(Input::Backlog(self.id, false));
+                report(Input::Backlog(self.id, false));
             }
             counters.call_frames.fetch_add(frames.len() as u64, Ordering::Relaxed);
             sender.send(frames).await?;
@@ -269,15 +269,15 @@ impl QuicConnection {
         connection: &Connection,
         receiver: &mut FrameReceiver,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         let Some(ReplyFrame(answers)) = receiver.receive().await? else { return Ok(FINISHED) };
         // Before it answers it may still reject this agent's certificate.
         let (address, peer) = (connection.remote_address(), connection.peer());
         tracing::info!(%address, %peer, "connected to a server");
         counters.reply_frames.fetch_add(1, Ordering::Relaxed);
-        tell(Input::Answers(self.id, answers));
-        self.receive_frames(Lane::Calls, receiver, counters, tell).await
+        report(Input::Answers(self.id, answers));
+        self.receive_frames(Lane::Calls, receiver, counters, report).await
     }
 
     async fn receive_frames(
@@ -285,7 +285,7 @@ impl QuicConnection {
         lane: Lane,
         receiver: &mut FrameReceiver,
         counters: &UpstreamCounters,
-        tell: &(impl Fn(Input) + Sync),
+        report: &(impl Fn(Input) + Sync),
     ) -> Result<&'static str, LinkError> {
         while let Some(ReplyFrame(answers)) = receiver.receive().await? {
             counters.reply_frames.fetch_add(1, Ordering::Relaxed);
@@ -295,32 +295,32 @@ impl QuicConnection {
                     listing.remove(id);
                 }
             }
-            tell(Input::Answers(self.id, answers));
+            report(Input::Answers(self.id, answers));
         }
         Ok(FINISHED)
     }
 
     /// Reports the received data. A parked call may wait for long, so only this distinguishes a
     /// stopped or partitioned server from one without news.
-    async fn report_traffic(&self, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+    async fn report_traffic(&self, connection: &Connection, report: &(impl Fn(Input) + Sync)) {
         loop {
             tokio::time::sleep(RECEIVED_INTERVAL).await;
-            tell(Input::Received(self.id, connection.datagrams_received()));
+            report(Input::Received(self.id, connection.datagrams_received()));
         }
     }
 }
 
 /// Checks the address of this host from time to time: an interface may get another one.
-async fn watch_address(own_address: &OwnAddress, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+async fn watch_address(own_address: &OwnAddress, connection: &Connection, report: &(impl Fn(Input) + Sync)) {
     loop {
         tokio::time::sleep(ADDRESS_INTERVAL).await;
-        check_address(own_address, connection, tell).await;
+        check_address(own_address, connection, report).await;
     }
 }
 
-async fn check_address(own_address: &OwnAddress, connection: &Connection, tell: &(impl Fn(Input) + Sync)) {
+async fn check_address(own_address: &OwnAddress, connection: &Connection, report: &(impl Fn(Input) + Sync)) {
     if let Some(address) = own_address.refresh(connection.remote_address()).await {
-        tell(Input::OwnAddress(address));
+        report(Input::OwnAddress(address));
     }
 }
 

@@ -174,8 +174,8 @@ impl SnapshotDownload {
                 DownloadStep::Ask
             }
             Ok(Some(mark)) if mark.index >= self.least => DownloadStep::Done(Box::new(self.finish(mark))),
-            Ok(Some(_)) => self.begin_anew(now, DownloadError::TooOld),
-            Err(reason) => self.begin_anew(now, reason),
+            Ok(Some(_)) => self.restart(now, DownloadError::TooOld),
+            Err(reason) => self.restart(now, reason),
         }
     }
 
@@ -190,7 +190,7 @@ impl SnapshotDownload {
     }
 
     /// Discards the parts received so far.
-    fn begin_anew(&mut self, now: Time, reason: DownloadError) -> DownloadStep {
+    fn restart(&mut self, now: Time, reason: DownloadError) -> DownloadStep {
         // Parts of two readers never fit together: each reads its own version of the state.
         (self.parts, self.last_part) = (Parts::new(), None);
         self.ask_again(now, reason)

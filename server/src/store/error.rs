@@ -114,7 +114,7 @@ pub enum StoreError {
     },
     /// Commits that were reported as durable are lost.
     #[error(
-        "{}: the newest commits of the log are gone: it ends with commit {found}, but commit {told} was acknowledged, a \
+        "{}: the newest commits of the log are gone: it ends with commit {found}, but commit {reported} was acknowledged, a \
          write or a vote; its page was damaged since, or the file is older than {}; nothing was changed; if this is one of \
          several servers, empty its whole data folder and start it: it joins as a new one; if it is alone, restore a saved \
          backup into a new folder, or continue without the lost commits with `lockmesh operator raft recover --accept-loss`",
@@ -126,7 +126,7 @@ pub enum StoreError {
         /// Its newest commit.
         found: u64,
         /// The newest commit that was reported as durable.
-        told: u64,
+        reported: u64,
     },
     /// The disk returned an error. No acknowledged write is lost; the store's threads retry.
     #[error("{}: {doing}: {source}", .path.display())]

@@ -52,22 +52,22 @@ pub(super) fn open(disk: Arc<dyn Disk>, options: &StoreOptions) -> Result<(Store
     create_if_missing(&disk, options)?;
     let pair = Pair::load(&disk, options)?;
     // Before the first write: a rejected log keeps every byte.
-    if let Some((told, path)) = pair.lost.clone().filter(|_| !options.accept_loss) {
-        return Err(StoreError::Lost { path, found: pair.log.head().commit_number, told });
+    if let Some((reported, path)) = pair.lost.clone().filter(|_| !options.accept_loss) {
+        return Err(StoreError::Lost { path, found: pair.log.head().commit_number, reported });
     }
     // From here on both are trusted.
     pair.checkpoints.file().release()?;
     let Pair { log, mut entries, checkpoints, mark, state, reset, lost, .. } = pair;
     let mut log = log.convert(&disk, options)?;
     log.release()?;
-    if let Some((told, _)) = lost {
+    if let Some((reported, _)) = lost {
         let found = log.head().commit_number;
         tracing::warn!(
             found,
-            told,
+            reported,
             "acknowledged commits of the log are lost; continuing without them as requested"
         );
-        log.accept_loss(told)?;
+        log.accept_loss(reported)?;
     }
     // Only a trusted log may report its position.
     log.record_commits(ReportedFile::new(Arc::clone(&disk), log.identity().file.pair));
@@ -122,9 +122,9 @@ pub(super) fn inspect(disk: &Arc<dyn Disk>, options: &StoreOptions) -> Result<Op
     let Pair { log, checkpoints, mut entries, mark, state, reset, lost } = Pair::load(disk, options)?;
     let formats = Formats { log: log.format()?, state: checkpoints.file().format()? };
     let mut head = log.head();
-    let lost_commits = lost.map_or(0, |(told, _)| told - head.commit_number);
+    let lost_commits = lost.map_or(0, |(reported, _)| reported - head.commit_number);
     if reset {
-        head = head.begun_anew((mark.index, mark.term));
+        head = head.restarted_behind((mark.index, mark.term));
         entries.clear();
     }
     let hard_state = HardState { commit: head.hard_state.commit.max(mark.index), ..head.hard_state };
@@ -189,11 +189,11 @@ impl Pair {
             ],
             options.server,
         )?;
-        let told =
+        let reported =
             reported::read(&**disk, pair).map_err(io_error(&disk.path(REPORTED), "cannot read the file"))?;
         let (checkpoints, mark, state) = CheckpointStore::load(checkpoints)?;
-        if told > log.head().commit_number.max(lost.as_ref().map_or(0, |(told, _)| *told)) {
-            lost = Some((told, log.path()));
+        if reported > log.head().commit_number.max(lost.as_ref().map_or(0, |(reported, _)| *reported)) {
+            lost = Some((reported, log.path()));
         }
         let reset = check_fit(log.head(), &entries, &mark, (log.path(), checkpoints.file().path()))?;
         Ok(Self { log, checkpoints, entries, mark, state, reset, lost })

@@ -62,13 +62,13 @@ fn similar_or_habit(mut error: clap::Error, words: &[&str], root: &Command) -> c
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return error };
     let has_json = || command.get_arguments().any(|argument| argument.get_long() == Some("json"));
-    let told = match command.get_name() {
+    let hint = match command.get_name() {
         "lock" | "semaphore" => of_flock(option),
         _ if option == "-o" && has_json() => Some("`-o FORMAT`: here it is `--json`".into()),
         _ => None,
     };
-    match told {
-        Some(told) => clap::Error::raw(error.kind(), format!("{told}\n")),
+    match hint {
+        Some(hint) => clap::Error::raw(error.kind(), format!("{hint}\n")),
         None => error,
     }
 }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn consul_only_commands_name_remedy() {
-        for (line, told) in [
+        for (line, hint) in [
             (["services", "export", "-name=web"].as_slice(), "`services export` of Consul (cluster peering)"),
             (&["info"], "here it is `GET /metrics`"),
             (&["-http-addr", "h:1", "info"], "here it is `GET /metrics`"),
@@ -142,7 +142,7 @@ mod tests {
             let error = understood(line).expect_err("Lockmesh does not have it");
             let text = error.to_string();
             assert!(
-                text.contains(told) && text.starts_with("error: ") && text.ends_with('\n'),
+                text.contains(hint) && text.starts_with("error: ") && text.ends_with('\n'),
                 "{line:?}: {text}"
             );
             assert!(!text.contains("bootstrap-expect"), "Lockmesh has it: {text}");
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn unknown_option_quoted_as_typed() {
-        for (line, told) in [
+        for (line, hint) in [
             (["locks", "-o", "json"].as_slice(), "`-o FORMAT`: here it is `--json`"),
             (&["leave", "-o", "json"], "unexpected argument '-o' found"),
             (&["lock", "-w", "5", "n", "--", "true"], "`-w` of flock(1): here it is `--timeout DURATION`"),
@@ -176,7 +176,7 @@ mod tests {
             (&["kv", "gte", "key"], "a similar subcommand exists: 'get'"),
         ] {
             let text = understood(line).expect_err("there is no such option").to_string();
-            assert!(text.contains(told), "{line:?}: {text}");
+            assert!(text.contains(hint), "{line:?}: {text}");
         }
     }
 

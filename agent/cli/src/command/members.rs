@@ -104,7 +104,7 @@ fn table(members: &[Member]) -> Table {
         let build = tag("build").split(':').next().unwrap_or_default().to_string();
         let (status, since) = (status(member), instant::utc(member.since_ms));
         let lease = member.node_lease.as_ref();
-        let heard = lease.filter(|lease| is_worth_telling(member, lease)).map(last_heard);
+        let heard = lease.filter(|lease| is_noteworthy(member, lease)).map(last_heard);
         let suspected_by = lease.map(suspected_by).unwrap_or_default();
         let name = member.name.clone();
         let dc = tag("dc");
@@ -133,7 +133,7 @@ fn detailed_table(members: &[Member]) -> Table {
 }
 
 /// `true` if the time of the last renewal is shown: only for members that are not healthy.
-fn is_worth_telling(member: &Member, lease: &NodeLease) -> bool {
+fn is_noteworthy(member: &Member, lease: &NodeLease) -> bool {
     let is_late = lease.last_heard_ago_ms.is_some_and(|ago| ago > RENEWED_WITHIN_MS);
     is_late || status(member) != "alive" || !lease.suspected_by.is_empty()
 }

@@ -129,8 +129,8 @@ impl Response {
     }
 
     pub(super) fn node_lease(self) -> NodeLease {
-        let Self::NodeLease(told) = self else { unreachable!("no answer about a node's lease: {self:?}") };
-        told
+        let Self::NodeLease(lease) = self else { unreachable!("no answer about a node's lease: {self:?}") };
+        lease
     }
 
     pub(super) fn entries(self) -> (Vec<Entry>, u64) {

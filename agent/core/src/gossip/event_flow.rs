@@ -21,7 +21,7 @@ pub struct EventFlow {
     own: TokenBucket,
     others: TokenBucket,
     /// Events of other hosts that servers sent.
-    told: TokenBucket,
+    from_servers: TokenBucket,
 }
 
 /// This host has fired too many events recently.
@@ -36,7 +36,7 @@ impl EventFlow {
     /// Creates the flow of a host that has received no event.
     pub fn new(now: Time) -> Self {
         let bucket = || TokenBucket::full(now, EVENT_BYTES_AT_ONCE, EVENT_BYTES_PER_SECOND);
-        Self { clock: LamportClock::default(), own: bucket(), others: bucket(), told: bucket() }
+        Self { clock: LamportClock::default(), own: bucket(), others: bucket(), from_servers: bucket() }
     }
 
     /// Assigns the next time to an event of this host.
@@ -53,8 +53,8 @@ impl EventFlow {
 
     /// Returns `true` if there is room for another host's event of this length, forwarded by a
     /// member or sent by a server. If so, its time is recorded.
-    pub fn admit(&mut self, now: Time, event: &UserEvent, length: usize, is_told_by_server: bool) -> bool {
-        let room = if is_told_by_server { &mut self.told } else { &mut self.others };
+    pub fn admit(&mut self, now: Time, event: &UserEvent, length: usize, is_from_server: bool) -> bool {
+        let room = if is_from_server { &mut self.from_servers } else { &mut self.others };
         let is_taken = room.takes(now, cost(length));
         if is_taken {
             self.clock.witness(event.time);

@@ -198,7 +198,7 @@ impl Mesh {
                 self.roster = Roster::default();
             }
             self.roster_changed(now, output);
-            self.schedule.begin_anew(now);
+            self.schedule.restart(now);
         }
     }
 
@@ -402,23 +402,23 @@ impl Mesh {
     }
 
     /// Processes an item that members forward, or that a server sent.
-    fn receive_item(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_item(&mut self, now: Time, item: &[u8], is_from_server: bool, output: &mut Output) {
         if self.gossip.knows(item) {
             return;
         }
         match UserEvent::is_one(item) {
-            true => self.receive_event(now, item, is_told_by_server, output),
-            false => self.receive_verdict(now, item, is_told_by_server, output),
+            true => self.receive_event(now, item, is_from_server, output),
+            false => self.receive_verdict(now, item, is_from_server, output),
         }
     }
 
-    fn receive_event(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_event(&mut self, now: Time, item: &[u8], is_from_server: bool, output: &mut Output) {
         let Ok(event) = UserEvent::read(item) else {
             self.counts.malformed_events += 1;
             return;
         };
         // It is not marked as known: another copy may arrive when there is room again.
-        if !self.events.admit(now, &event, item.len(), is_told_by_server) {
+        if !self.events.admit(now, &event, item.len(), is_from_server) {
             self.counts.excess_events += 1;
             return;
         }
@@ -427,7 +427,7 @@ impl Mesh {
         output.events.push(event);
     }
 
-    fn receive_verdict(&mut self, now: Time, item: &[u8], is_told_by_server: bool, output: &mut Output) {
+    fn receive_verdict(&mut self, now: Time, item: &[u8], is_from_server: bool, output: &mut Output) {
         let Some(keys) = &self.keys else { return };
         // The cheap checks first: verifying a signature takes longer than processing the whole
         // packet.
@@ -440,7 +440,7 @@ impl Mesh {
             self.counts.strange_verdicts += 1;
             return;
         }
-        if !is_told_by_server && !self.rate_limits.verdict_bytes.takes(now, item.len() as u64) {
+        if !is_from_server && !self.rate_limits.verdict_bytes.takes(now, item.len() as u64) {
             self.counts.excess_verdicts += 1;
             return;
         }

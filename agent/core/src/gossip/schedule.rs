@@ -106,7 +106,7 @@ impl Schedule {
 
     /// Restarts the schedule after a new registration, to which the servers have just replied: the
     /// next request is due at once, regardless of earlier failures.
-    pub(super) fn begin_anew(&mut self, now: Time) {
+    pub(super) fn restart(&mut self, now: Time) {
         self.is_failing = false;
         self.backoff.reset();
         self.due = now;
@@ -225,7 +225,7 @@ mod tests {
             schedule.failed(now);
             now = schedule.due().expect("no answer is awaited");
         }
-        schedule.begin_anew(now);
+        schedule.restart(now);
         assert_eq!(schedule.due(), Some(now));
         // The server may not know yet that it leads, or which server does.
         for _ in 0..2 {

@@ -289,10 +289,10 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 /// knows it.
 async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
     let asked = call.api.upstream.call(NodeLeaseQuery::Of(session.node.clone()));
-    let told = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
+    let answer = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
     let depends = session.all_checks().any(|check| check.as_str() == SERF_HEALTH);
     let window = Some(session.health_window).filter(|_| depends);
-    Some(told.leases.first().map(|lease| shapes::node_lease(lease, window)).unwrap_or_default())
+    Some(answer.leases.first().map(|lease| shapes::node_lease(lease, window)).unwrap_or_default())
 }
 
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {

@@ -275,9 +275,9 @@ impl Comparison {
     /// Returns the messages that are due to a member.
     fn messages_for(&self, now: Time, server: ServerId) -> impl Iterator<Item = (ServerId, MessageKind)> {
         let is_asked = !self.reports.contains_key(&server) && now.since(self.began) <= ANSWER_WINDOW;
-        let is_told = self.finding.is_corrupt(server);
-        let told = is_told.then_some((server, MessageKind::Corrupt));
-        told.into_iter().chain(is_asked.then_some((server, MessageKind::Checksum)))
+        let is_corrupt = self.finding.is_corrupt(server);
+        let finding = is_corrupt.then_some((server, MessageKind::Corrupt));
+        finding.into_iter().chain(is_asked.then_some((server, MessageKind::Checksum)))
     }
 }
 

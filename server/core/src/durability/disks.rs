@@ -28,7 +28,7 @@ const MAX_REASON_CHARS: usize = 200;
 pub(crate) struct RefusingDisks {
     /// Other servers, with the reason and the time of their last report.
     others: BTreeMap<ServerId, (Time, String)>,
-    told: Option<Time>,
+    reported_at: Option<Time>,
 }
 
 impl RefusingDisks {
@@ -42,10 +42,10 @@ impl RefusingDisks {
 
     /// Reports to the other servers, at an interval, that this server's disk rejects writes.
     pub(crate) fn report(&mut self, turn: &mut Turn<'_>, reason: &str) {
-        if self.told.is_some_and(|told| turn.now.since(told) < REPORT_INTERVAL) {
+        if self.reported_at.is_some_and(|reported_at| turn.now.since(reported_at) < REPORT_INTERVAL) {
             return;
         }
-        self.told = Some(turn.now);
+        self.reported_at = Some(turn.now);
         for server in turn.view.others() {
             // An older build cannot read the message.
             let reads_it = turn.view.state.server(server).is_some_and(|row| row.format >= SINCE_FORMAT);
@@ -63,7 +63,8 @@ impl RefusingDisks {
         now: Time,
         own: Option<&str>,
     ) -> Option<String> {
-        let fresh = self.others.iter().filter(|(_, (told, _))| now.since(*told) <= REPORT_LIFETIME);
+        let fresh =
+            self.others.iter().filter(|(_, (reported_at, _))| now.since(*reported_at) <= REPORT_LIFETIME);
         let mut refusing: BTreeMap<ServerId, &str> =
             fresh.map(|(server, (_, reason))| (*server, reason.as_str())).collect();
         refusing.remove(&view.id);

@@ -19,7 +19,7 @@ const MAX_REPORT_AGE: Duration = Duration::from_millis(500);
 /// The number of unanswered challenges that a juror needs to confirm a silence.
 const LEAST_UNANSWERED: u32 = 2;
 /// The burst and the rate per second of nodes that agents challenge; three agents challenge each.
-const TOLD_TO_AGENTS: (u64, u64) = (64, 128);
+const AGENT_QUESTIONS: (u64, u64) = (64, 128);
 
 /// The maximum number of suspecting nodes kept per check.
 const MAX_SUSPECTED_BY: usize = 4;
@@ -32,10 +32,10 @@ pub(super) struct Checks {
     /// The check lists that are still fresh, with the time at which each was sent.
     lists: VecDeque<(u64, Time)>,
     last_number: u64,
-    told: Time,
+    sent_at: Time,
     /// Set when a check was opened or closed since the last list.
     is_changed: bool,
-    told_to_agents: TokenBucket,
+    agent_questions: TokenBucket,
 }
 
 impl Default for Checks {
@@ -45,9 +45,9 @@ impl Default for Checks {
             reports: BTreeMap::new(),
             lists: VecDeque::new(),
             last_number: 0,
-            told: Time(0),
+            sent_at: Time(0),
             is_changed: false,
-            told_to_agents: TokenBucket::full(Time(0), TOLD_TO_AGENTS.0, TOLD_TO_AGENTS.1),
+            agent_questions: TokenBucket::full(Time(0), AGENT_QUESTIONS.0, AGENT_QUESTIONS.1),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Checks {
         let mut due: Vec<_> = self.open.values_mut().filter(is_due).collect();
         // Longest wait first.
         due.sort_by_key(|check| check.agents_asked.unwrap_or(check.opened));
-        let due = due.into_iter().take_while(|_| self.told_to_agents.takes(now, 1));
+        let due = due.into_iter().take_while(|_| self.agent_questions.takes(now, 1));
         let asked = due.map(|check| {
             check.agents_asked = Some(now);
             check.challenge
@@ -172,10 +172,10 @@ impl Checks {
 
     pub(super) fn receive_reports(&mut self, from: ServerId, reports: &JurorReports) {
         // For an older list, or one of another process, the age of the report is unknown.
-        let told = self.lists.iter().find(|(number, _)| *number == reports.number);
-        if let Some((_, told)) = told {
+        let sent_at = self.lists.iter().find(|(number, _)| *number == reports.number);
+        if let Some((_, sent_at)) = sent_at {
             let by_agent = reports.reports.iter().map(|report| (report.challenge.lease.agent, *report));
-            self.reports.insert(from, (*told, by_agent.collect()));
+            self.reports.insert(from, (*sent_at, by_agent.collect()));
         }
     }
 
@@ -195,8 +195,8 @@ impl Checks {
                 && !(is_verdict && report.abstains)
                 && report.answer.is_none()
         };
-        let others = self.reports.iter().filter(|(_, (told, reports))| {
-            now.since(*told) <= MAX_REPORT_AGE && reports.get(&number).is_some_and(confirms)
+        let others = self.reports.iter().filter(|(_, (sent_at, reports))| {
+            now.since(*sent_at) <= MAX_REPORT_AGE && reports.get(&number).is_some_and(confirms)
         });
         let own = juror.report(now, number).filter(confirms).map(|_| me);
         others.map(|(server, _)| *server).filter(|server| *server != me).chain(own).collect()
@@ -221,13 +221,13 @@ impl Checks {
 
     /// Returns the number of the list to send now.
     fn next_number(&mut self, now: Time) -> Option<u64> {
-        let is_due = !self.open.is_empty() && now.since(self.told) >= ASK_INTERVAL;
+        let is_due = !self.open.is_empty() && now.since(self.sent_at) >= ASK_INTERVAL;
         if !std::mem::take(&mut self.is_changed) && !is_due {
             return None;
         }
         self.last_number += 1;
-        self.told = now;
-        while self.lists.front().is_some_and(|(_, told)| now.since(*told) > MAX_REPORT_AGE) {
+        self.sent_at = now;
+        while self.lists.front().is_some_and(|(_, sent_at)| now.since(*sent_at) > MAX_REPORT_AGE) {
             self.lists.pop_front();
         }
         self.lists.push_back((self.last_number, now));

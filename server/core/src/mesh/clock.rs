@@ -18,39 +18,39 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct ClusterClock {
     /// The last time that a leader announced, and when.
-    told: Option<(Time, WallTime)>,
+    announced: Option<(Time, WallTime)>,
     /// Time of the next announcement, if this server leads.
-    tells_at: Time,
+    announces_at: Time,
 }
 
 impl ClusterClock {
     /// Returns `true` if a leader has announced the time, or this server has as leader.
-    pub(super) fn is_told(&self) -> bool {
-        self.told.is_some()
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced.is_some()
     }
 
     /// Returns the cluster time; `own` is the time of this server's clock.
     pub(super) fn at(&self, now: Time, own: WallTime) -> WallTime {
-        self.told.map_or(own, |(at, WallTime(millis))| {
+        self.announced.map_or(own, |(at, WallTime(millis))| {
             WallTime(millis.saturating_add(now.since(at).as_millis() as u64))
         })
     }
 
     /// Records the leader's announcement.
-    pub(super) fn note_announcement(&mut self, now: Time, told: WallTime) {
-        self.told = Some((now, told));
+    pub(super) fn note_announcement(&mut self, now: Time, announced: WallTime) {
+        self.announced = Some((now, announced));
     }
 
     /// Returns the time for this leader's announcement, if one is due.
-    pub(super) fn tells(&mut self, now: Time, own: WallTime) -> Option<WallTime> {
-        if now < self.tells_at {
+    pub(super) fn announcement_due(&mut self, now: Time, own: WallTime) -> Option<WallTime> {
+        if now < self.announces_at {
             return None;
         }
-        self.tells_at = now + ANNOUNCE_INTERVAL;
+        self.announces_at = now + ANNOUNCE_INTERVAL;
         // From here on the time is the leader's own, independent of the clock that it started with.
-        let told = self.at(now, own);
-        self.note_announcement(now, told);
-        Some(told)
+        let announced = self.at(now, own);
+        self.note_announcement(now, announced);
+        Some(announced)
     }
 }
 
@@ -72,15 +72,15 @@ mod tests {
     fn leader_continues_announced_time_every_second() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
         clock.note_announcement(began, WallTime(900_000));
-        assert_eq!(clock.tells(began + SECOND, WallTime(7_000)), Some(WallTime(901_000)));
-        assert_eq!(clock.tells(began + SECOND * 3 / 2, WallTime(7_000)), None);
-        assert_eq!(clock.tells(began + SECOND * 2, WallTime(7_000)), Some(WallTime(902_000)));
+        assert_eq!(clock.announcement_due(began + SECOND, WallTime(7_000)), Some(WallTime(901_000)));
+        assert_eq!(clock.announcement_due(began + SECOND * 3 / 2, WallTime(7_000)), None);
+        assert_eq!(clock.announcement_due(began + SECOND * 2, WallTime(7_000)), Some(WallTime(902_000)));
     }
 
     #[test]
     fn leader_clock_step_is_ignored() {
         let (mut clock, began) = (ClusterClock::default(), Time(5));
-        assert_eq!(clock.tells(began, WallTime(7_000)), Some(WallTime(7_000)));
+        assert_eq!(clock.announcement_due(began, WallTime(7_000)), Some(WallTime(7_000)));
         assert_eq!(clock.at(began + SECOND, WallTime(3_600_000)), WallTime(8_000));
     }
 }

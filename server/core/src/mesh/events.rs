@@ -27,7 +27,7 @@ const MAX_BYTES: usize = EVENT_BYTES_AT_ONCE as usize;
 #[derive(Debug)]
 pub(crate) struct ServedEvents {
     /// Stored events, oldest first.
-    told: VecDeque<ToldEvent>,
+    relayed: VecDeque<RelayedEvent>,
     clock: LamportClock,
     /// Quotas of agents that fired recently.
     quotas: BTreeMap<AgentNumber, TokenBucket>,
@@ -35,7 +35,7 @@ pub(crate) struct ServedEvents {
 }
 
 #[derive(Debug)]
-struct ToldEvent {
+struct RelayedEvent {
     came: Time,
     origin: AgentNumber,
     item: Bytes,
@@ -45,7 +45,7 @@ impl Default for ServedEvents {
     fn default() -> Self {
         let all =
             TokenBucket::full(Time(0), ALL_AGENTS * EVENT_BYTES_AT_ONCE, ALL_AGENTS * EVENT_BYTES_PER_SECOND);
-        Self { told: VecDeque::new(), clock: LamportClock::default(), quotas: BTreeMap::new(), all }
+        Self { relayed: VecDeque::new(), clock: LamportClock::default(), quotas: BTreeMap::new(), all }
     }
 }
 
@@ -66,12 +66,12 @@ impl ServedEvents {
     /// Stores an event that an agent fired at this server or at another one.
     pub(super) fn add(&mut self, now: Time, origin: AgentNumber, item: &Bytes) -> EventOutcome {
         let Ok(event) = UserEvent::read(item) else { return EventOutcome::Malformed };
-        if self.told.iter().any(|told| told.item == *item) {
+        if self.relayed.iter().any(|relayed| relayed.item == *item) {
             return EventOutcome::Known;
         }
         self.clock.witness(event.time);
-        self.told.push_back(ToldEvent { came: now, origin, item: item.clone() });
-        while self.told.len() > MAX_EVENTS || self.bytes() > MAX_BYTES {
+        self.relayed.push_back(RelayedEvent { came: now, origin, item: item.clone() });
+        while self.relayed.len() > MAX_EVENTS || self.bytes() > MAX_BYTES {
             self.forget_one();
         }
         EventOutcome::Taken
@@ -79,10 +79,10 @@ impl ServedEvents {
 
     /// Returns the events that are currently sent.
     pub(super) fn current(&mut self, now: Time) -> impl Iterator<Item = Bytes> {
-        while self.told.front().is_some_and(|told| now.since(told.came) > super::NEWS_LIFETIME) {
-            self.told.pop_front();
+        while self.relayed.front().is_some_and(|relayed| now.since(relayed.came) > super::NEWS_LIFETIME) {
+            self.relayed.pop_front();
         }
-        self.told.iter().map(|told| told.item.clone())
+        self.relayed.iter().map(|relayed| relayed.item.clone())
     }
 
     /// Returns the highest Lamport time of a received event.
@@ -91,16 +91,18 @@ impl ServedEvents {
     }
 
     fn bytes(&self) -> usize {
-        self.told.iter().map(|told| told.item.len()).sum()
+        self.relayed.iter().map(|relayed| relayed.item.len()).sum()
     }
 
     /// Drops the oldest event of the agent with the most stored bytes.
     fn forget_one(&mut self) {
         let mut bytes = BTreeMap::<AgentNumber, usize>::new();
-        self.told.iter().for_each(|told| *bytes.entry(told.origin).or_default() += told.item.len());
+        self.relayed
+            .iter()
+            .for_each(|relayed| *bytes.entry(relayed.origin).or_default() += relayed.item.len());
         let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(origin, _)| origin);
-        let oldest = self.told.iter().position(|told| Some(told.origin) == most);
-        oldest.and_then(|oldest| self.told.remove(oldest));
+        let oldest = self.relayed.iter().position(|relayed| Some(relayed.origin) == most);
+        oldest.and_then(|oldest| self.relayed.remove(oldest));
     }
 }
 
@@ -167,6 +169,6 @@ mod tests {
         (0..1_000).for_each(|agent| {
             events.add(Time(0), AgentNumber(agent), &item(10_000 + agent, 0));
         });
-        assert!(events.told.len() <= MAX_EVENTS && events.bytes() <= MAX_BYTES);
+        assert!(events.relayed.len() <= MAX_EVENTS && events.bytes() <= MAX_BYTES);
     }
 }

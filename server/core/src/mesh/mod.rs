@@ -65,7 +65,7 @@ pub(crate) struct ServedMesh {
     agents: BTreeMap<AgentNumber, (NodeName, Option<(CellNumber, MemberId)>)>,
     keys: Option<Keys>,
     /// Recent verdicts on the agents of each cell, oldest first.
-    verdicts: BTreeMap<CellNumber, VecDeque<ToldVerdict>>,
+    verdicts: BTreeMap<CellNumber, VecDeque<RecentVerdict>>,
     /// Recent events of all cells.
     events: ServedEvents,
     clock: ClusterClock,
@@ -82,7 +82,7 @@ struct Keys {
 }
 
 #[derive(Debug)]
-struct ToldVerdict {
+struct RecentVerdict {
     applied: Time,
     verdict: Verdict,
     /// The verdict with its signature, created on demand.
@@ -124,8 +124,8 @@ impl ServedMesh {
         let turn = &mut Turn { view, now, decisions };
         match input {
             MeshInput::Announce(wall) => {
-                if let Some(told) = self.clock.tells(now, wall) {
-                    turn.send_to_others(MessageKind::ClusterTime, &told);
+                if let Some(time) = self.clock.announcement_due(now, wall) {
+                    turn.send_to_others(MessageKind::ClusterTime, &time);
                 }
             }
             MeshInput::Push => self.push(turn, judge),
@@ -141,7 +141,7 @@ impl ServedMesh {
 
     /// Returns `true` if a leader has announced the cluster time, or this server has as leader.
     pub(crate) fn knows_time(&self) -> bool {
-        self.clock.is_told()
+        self.clock.is_announced()
     }
 
     /// Handles an event that an agent fired at this server, and sends it to the other servers.
@@ -184,8 +184,8 @@ impl ServedMesh {
             if let Some((origin, item)) = message.read::<(AgentNumber, Bytes)>() {
                 self.events.add(turn.now, origin, &item);
             }
-        } else if is_of_leader && let Some(told) = message.read() {
-            self.clock.note_announcement(turn.now, told);
+        } else if is_of_leader && let Some(time) = message.read() {
+            self.clock.note_announcement(turn.now, time);
         }
     }
 
@@ -227,15 +227,15 @@ impl ServedMesh {
     }
 
     fn note_verdict(&mut self, now: Time, cell: CellNumber, verdict: Verdict) {
-        self.verdicts.retain(|_, told| {
-            forget(now, told);
-            !told.is_empty()
+        self.verdicts.retain(|_, recent| {
+            forget(now, recent);
+            !recent.is_empty()
         });
-        let told = self.verdicts.entry(cell).or_default();
-        if told.len() >= MAX_VERDICTS {
-            told.pop_front();
+        let recent = self.verdicts.entry(cell).or_default();
+        if recent.len() >= MAX_VERDICTS {
+            recent.pop_front();
         }
-        told.push_back(ToldVerdict { applied: now, verdict, signed: None });
+        recent.push_back(RecentVerdict { applied: now, verdict, signed: None });
     }
 
     /// Queues a verdict of this leader for its cell.
@@ -277,12 +277,12 @@ impl ServedMesh {
         let seconds = u32::try_from(millis / 1_000).unwrap_or(u32::MAX);
         self.counts.syncs += 1;
         let keys = self.keys.get_or_insert_with(|| Keys::of(state));
-        let signed = |told: &mut ToldVerdict| {
-            told.signed.get_or_insert_with(|| keys.signer.sign(&told.verdict).into()).clone()
+        let signed = |recent: &mut RecentVerdict| {
+            recent.signed.get_or_insert_with(|| keys.signer.sign(&recent.verdict).into()).clone()
         };
-        let told: Option<Vec<_>> = self.verdicts.get_mut(&cell).map(|told| {
-            forget(now, told);
-            told.iter_mut().map(signed).collect()
+        let recent: Option<Vec<_>> = self.verdicts.get_mut(&cell).map(|recent| {
+            forget(now, recent);
+            recent.iter_mut().map(signed).collect()
         });
         MeshNews {
             as_of,
@@ -290,7 +290,7 @@ impl ServedMesh {
             ring: keys.ring.clone(),
             verdict_key: keys.verdict_key,
             roster: self.rosters.get(&cell).unwrap_or(&Roster::default()).news(has),
-            items: told.unwrap_or_default().into_iter().chain(self.events.current(now)).collect(),
+            items: recent.unwrap_or_default().into_iter().chain(self.events.current(now)).collect(),
             event_time: self.events.time(),
         }
     }
@@ -340,9 +340,9 @@ impl ServedMesh {
 }
 
 /// Drops verdicts that were sent for long enough.
-fn forget(now: Time, told: &mut VecDeque<ToldVerdict>) {
-    while told.front().is_some_and(|told| now.since(told.applied) > NEWS_LIFETIME) {
-        told.pop_front();
+fn forget(now: Time, recent: &mut VecDeque<RecentVerdict>) {
+    while recent.front().is_some_and(|recent| now.since(recent.applied) > NEWS_LIFETIME) {
+        recent.pop_front();
     }
 }
 
@@ -456,8 +456,8 @@ pub(crate) mod tests {
             let lease = |number| LeaseId { agent: AgentNumber(number), began: LogIndex(1) };
             let mut members = numbers.clone().map(|number| MemberId::of_agent(lease(number)));
             assert!(members.all(|member| roster.get(member).is_some()) && roster.len() == 1_000);
-            let told = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
-            assert!(told.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
+            let recent = news.items.iter().map(|bytes| news.verdict_key.read(bytes).expect("it is signed"));
+            assert!(recent.eq(numbers.step_by(100).map(verdict)), "cell {cell}");
         }
         let nobody =
             mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CellNumber(10), &RosterDigest(Vec::new())));
@@ -473,8 +473,8 @@ pub(crate) mod tests {
             load(&mut state, row);
         }
         let mut mesh = ServedMesh::of(&state);
-        let cells = |told: Vec<(Vec<Bytes>, Vec<MemberId>)>| {
-            let cells = told.into_iter().map(|(items, members)| {
+        let cells = |recent: Vec<(Vec<Bytes>, Vec<MemberId>)>| {
+            let cells = recent.into_iter().map(|(items, members)| {
                 let cell = |member: &MemberId| member.lease().expect("the member is an agent").agent.0 % 4;
                 let cells: BTreeSet<u32> = members.iter().map(cell).collect();
                 assert_eq!((cells.len(), members.len()), (1, 10), "all of one cell");
@@ -507,8 +507,8 @@ pub(crate) mod tests {
             members[0]
         };
         assert_eq!(first(0), first(1), "the connection is reused");
-        let told: BTreeSet<_> = (0..100).map(|number| first(number * 5)).collect();
-        assert!(told.len() > 60, "{}", told.len());
+        let recent: BTreeSet<_> = (0..100).map(|number| first(number * 5)).collect();
+        assert!(recent.len() > 60, "{}", recent.len());
     }
 
     #[test]
@@ -535,8 +535,8 @@ pub(crate) mod tests {
         let nothing = RosterDigest(Vec::new());
         (0..=MAX_VERDICTS as u32).for_each(|number| mesh.note_verdict(NOW, CELL, verdict(number)));
         let news = mesh.news(NOW, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing));
-        let told: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
-        assert_eq!((told.first(), told.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
+        let recent: Vec<_> = news.items.iter().map(|bytes| news.verdict_key.read(bytes)).collect();
+        assert_eq!((recent.first(), recent.len()), (Some(&Ok(verdict(1))), MAX_VERDICTS));
         assert!(
             mesh.news(NOW + NEWS_LIFETIME * 2, &state, (LogIndex(0), WallTime(0)), (CELL, &nothing))
                 .items

@@ -150,9 +150,9 @@ impl LogStore {
 
     /// Accepts the loss of commits that were reported as durable, up to the number `told`: numbers
     /// continue behind it.
-    pub(super) fn accept_loss(&mut self, told: u64) -> Result<(), StoreError> {
+    pub(super) fn accept_loss(&mut self, reported: u64) -> Result<(), StoreError> {
         // Above the reported number, or the next start would find the log short again.
-        self.head.commit_number = told.max(self.head.commit_number);
+        self.head.commit_number = reported.max(self.head.commit_number);
         self.close_segment();
         self.carry_out(CommitPlan { head: self.head, ..CommitPlan::default() })
     }
@@ -298,7 +298,11 @@ impl LogStore {
 
     /// Restarts the log behind a checkpoint: the term and the vote stay.
     pub(super) fn reset(&mut self, base: (LogIndex, Term)) -> Result<(), StoreError> {
-        self.carry_out(CommitPlan { head: self.head.begun_anew(base), is_reset: true, entries: Vec::new() })
+        self.carry_out(CommitPlan {
+            head: self.head.restarted_behind(base),
+            is_reset: true,
+            entries: Vec::new(),
+        })
     }
 
     /// Computes the commit of these writes.
@@ -399,7 +403,7 @@ impl LogStore {
 
 impl LogHead {
     /// Returns the head of a log that restarts behind a checkpoint: the term and the vote stay.
-    pub(super) fn begun_anew(self, base: (LogIndex, Term)) -> Self {
+    pub(super) fn restarted_behind(self, base: (LogIndex, Term)) -> Self {
         let HardState { term, vote, .. } = self.hard_state;
         // Term and vote survive the log: a forgotten vote could be given twice (paper, 5.2).
         let hard_state = match term < base.1 {

@@ -108,11 +108,11 @@ impl Chain {
             lost = Some((head.commit_number, number));
         }
         // The commits in front of the break are all that can be kept.
-        let told = behind.max(head.commit_number);
+        let reported = behind.max(head.commit_number);
         if let Some((before, _)) = lost {
             chain.retain(|(_, number, _)| *number <= before);
         }
-        let lost = lost.map(|(_, number)| (told, path(number)));
+        let lost = lost.map(|(_, number)| (reported, path(number)));
         let (head, last_index) = chain.last().map_or((head, LogIndex(0)), |(.., it)| (it.head, it.last));
         let entries =
             replay(chain).map_err(|fault| fault.of_file(disk.path(folder), "cannot read the log"))?;

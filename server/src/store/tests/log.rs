@@ -55,10 +55,10 @@ fn load(disk: &FaultyDisk) -> Result<LoadedLog, StoreError> {
 /// Opens a log for writing.
 fn open(disk: &FaultyDisk) -> Result<(LogStore, Vec<LogEntry>), StoreError> {
     let LoadedLog { mut log, entries, lost } = load(disk)?;
-    let told = reported::read(disk, PAIR).expect("the disk is good");
+    let reported = reported::read(disk, PAIR).expect("the disk is good");
     assert!(
-        lost.is_none() && told <= log.head().commit_number,
-        "lost {lost:?}, told {told}, {:?}",
+        lost.is_none() && reported <= log.head().commit_number,
+        "lost {lost:?}, reported {reported}, {:?}",
         log.head()
     );
     log.release()?;
@@ -283,8 +283,8 @@ fn torn_tail_dropped_damage_reported() {
         bytes[damaged] ^= 1;
         disk.put(name, bytes);
         let LoadedLog { log, lost, .. } = load(&disk).expect("it can be read");
-        let (told, path) = lost.unwrap_or_else(|| panic!("a wrong byte at {damaged}"));
-        assert_eq!((log.head().commit_number, told), (5, 7), "a wrong byte at {damaged}");
+        let (reported, path) = lost.unwrap_or_else(|| panic!("a wrong byte at {damaged}"));
+        assert_eq!((log.head().commit_number, reported), (5, 7), "a wrong byte at {damaged}");
         assert!(path.ends_with(name), "{}", path.display());
     }
 }
@@ -311,8 +311,8 @@ fn missing_or_wrong_segment_named() {
         "{missing}"
     );
     let lost = |changes: &[(&String, Option<&Vec<u8>>)], named: &String| {
-        let (told, path) = changed(changes).expect("it can be read").expect("something is lost");
-        assert!(told == 15 && path.ends_with(named), "{told}, {}", path.display());
+        let (reported, path) = changed(changes).expect("it can be read").expect("something is lost");
+        assert!(reported == 15 && path.ends_with(named), "{reported}, {}", path.display());
     };
     lost(&[(&names[1], Some(&third)), (&names[2], Some(&second))], &names[1]);
     lost(&[(&names[1], Some(&foreign))], &names[1]);
@@ -350,9 +350,9 @@ fn an_accepted_loss_stays_accepted() {
     bytes[1_100] ^= 1;
     disk.put(name, bytes);
     let LoadedLog { mut log, lost, entries } = load(&disk).expect("it can be read");
-    let (told, _) = lost.expect("something is lost");
+    let (reported, _) = lost.expect("something is lost");
     log.release().expect("the disk is good");
-    log.accept_loss(told).expect("the disk is good");
+    log.accept_loss(reported).expect("the disk is good");
     log.record_commits(ReportedFile::new(Arc::new(disk.clone()), PAIR));
     let write =
         |index| LogWrite { number: 1, reset: None, entries: vec![entry(index, 2, 100)], hard_state: None };
@@ -360,7 +360,7 @@ fn an_accepted_loss_stays_accepted() {
         .expect("the disk is good");
     let (log, later) = open(&disk.copy()).expect("it was accepted");
     assert_eq!(later.len(), entries.len() + 1);
-    assert_eq!(log.head().commit_number, told + 2);
+    assert_eq!(log.head().commit_number, reported + 2);
 }
 
 #[test]

@@ -325,8 +325,8 @@ fn damaged_reported_commit_is_rejected() {
             wrong[*place] ^= 1 << draw.below(8);
             let disk = disk.copy();
             disk.put(name, wrong);
-            let (found, told) = match open_disk(&disk) {
-                Err(StoreError::Lost { found, told, .. }) => (found, told),
+            let (found, reported) = match open_disk(&disk) {
+                Err(StoreError::Lost { found, reported, .. }) => (found, reported),
                 // Bytes behind the record, up to the end of its sector.
                 opened => {
                     let (store, recovered) = opened.expect("another error is none");
@@ -335,7 +335,7 @@ fn damaged_reported_commit_is_rejected() {
                 }
             };
             lost += 1;
-            assert!(found < told);
+            assert!(found < reported);
             refusal_of(&disk, LOG, "raft recover --accept-loss");
             let options = StoreOptions { accept_loss: true, ..options() };
             drop(open::open(Arc::new(disk.clone()), &options).expect("the loss is accepted"));

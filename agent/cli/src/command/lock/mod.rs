@@ -388,8 +388,8 @@ impl ProgramArgs {
             // `lock NAME -c COMMAND` is the habit of flock(1), which a shell would misread.
             (false, true) if self.child[0].as_encoded_bytes().starts_with(b"-") => {
                 let option = self.child[0].to_string_lossy();
-                if let Some(told) = absent::of_flock(&option) {
-                    return Err(CliError::usage(told));
+                if let Some(hint) = absent::of_flock(&option) {
+                    return Err(CliError::usage(hint));
                 }
                 return Err(CliError::usage(format!(
                     "{option} is not an option here: write the command after `--`, as in `lockmesh lock NAME -- sh \

@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn missing_service_error_names_requirement() {
-        for (text, told) in [
+        for (text, expected) in [
             ("", "web.toml has no service: define it in `service`"),
             ("{", "web.toml is not JSON: "),
             ("service \"web\" {\n port = 80\n}\n", "web.toml is neither JSON nor TOML: "),
@@ -305,7 +305,7 @@ mod tests {
             ),
         ] {
             let problem = read(text).expect_err("it is wrong");
-            assert!(problem.contains(told), "{text}: {problem}");
+            assert!(problem.contains(expected), "{text}: {problem}");
         }
         let missing = of_files(&["/nowhere.json".into()]).expect_err("there is none").to_string();
         assert!(missing.starts_with("cannot read /nowhere.json: "), "{missing}");
