@@ -27,7 +27,7 @@ use tokio::time::Instant;
 const FILE: &str = "handover.json";
 
 /// The pause between attempts to end the restart, and between looks at the registration.
-const PAUSE: Duration = Duration::from_millis(50);
+const END_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// The time for a change of the file: a disk that hangs must not delay the end of the process.
 const DISK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -138,7 +138,7 @@ async fn take_over(file: HandoverFile, watches: Arc<SessionWatches>, upstream: U
             },
             Step::End(_) | Step::Wait => {}
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(END_RETRY_PAUSE).await;
     }
     file.leave(&Handover::of([])).await;
 }

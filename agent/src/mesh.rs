@@ -6,7 +6,7 @@
 
 use crate::boot_clock::BootClock;
 use crate::events::{Events, FireError, Fired};
-use crate::mesh_questions::{Answer, Asked, Awaited, Wanted};
+use crate::mesh_questions::{Answer, Asked, Awaited, MeshRequest};
 use crate::metrics;
 use crate::upstream::Upstream;
 use crate::upstream::calls::{Spread, Suspect};
@@ -48,7 +48,7 @@ pub(crate) struct Member {
     events: Arc<Events>,
     fired: mpsc::Receiver<Fired>,
     /// Requests of servers to the mesh, and the challenges whose replies are awaited.
-    wanted: mpsc::Receiver<Wanted>,
+    wanted: mpsc::Receiver<MeshRequest>,
     awaited: Awaited,
     /// The replies of this host to challenges of other members.
     renewals: (mpsc::Sender<Answer>, mpsc::Receiver<Answer>),
@@ -61,7 +61,7 @@ impl Member {
         socket: DatagramSocket,
         upstream: Upstream,
         (events, fired): (Arc<Events>, mpsc::Receiver<Fired>),
-        wanted: mpsc::Receiver<Wanted>,
+        wanted: mpsc::Receiver<MeshRequest>,
     ) -> Self {
         Self {
             socket,
@@ -164,11 +164,11 @@ impl Member {
         let _ = outcome.send(result);
     }
 
-    fn serve(&mut self, wanted: Wanted, output: &mut Output) {
+    fn serve(&mut self, wanted: MeshRequest, output: &mut Output) {
         match (wanted, &mut self.mesh) {
-            (Wanted::Answer(asked), _) => self.challenge(asked, output),
-            (Wanted::News(items), Some(mesh)) => mesh.receive_items(self.clock.now(), items, output),
-            (Wanted::News(_), None) => {}
+            (MeshRequest::Answer(asked), _) => self.challenge(asked, output),
+            (MeshRequest::News(items), Some(mesh)) => mesh.receive_items(self.clock.now(), items, output),
+            (MeshRequest::News(_), None) => {}
         }
     }
 

@@ -13,7 +13,7 @@ const QUEUED: usize = 64;
 
 /// A request of a server to the mesh.
 #[derive(Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum MeshRequest {
     /// A challenge that needs a reply.
     Answer(Asked),
     /// Items to pass on.
@@ -36,11 +36,11 @@ pub(crate) struct Answer {
 
 /// The channel into the mesh, if there is one.
 #[derive(Clone, Debug, Default)]
-pub struct MeshQuestions(Option<mpsc::Sender<Wanted>>);
+pub struct MeshQuestions(Option<mpsc::Sender<MeshRequest>>);
 
 impl MeshQuestions {
     /// Creates the channel, and its receiver.
-    pub(crate) fn channel() -> (Self, mpsc::Receiver<Wanted>) {
+    pub(crate) fn channel() -> (Self, mpsc::Receiver<MeshRequest>) {
         let (sender, wanted) = mpsc::channel(QUEUED);
         (Self(Some(sender)), wanted)
     }
@@ -49,13 +49,13 @@ impl MeshQuestions {
     /// the timeout.
     pub(crate) async fn challenge(&self, challenge: Challenge) -> Option<NodeAnswer> {
         let (answer, heard) = oneshot::channel();
-        self.0.as_ref()?.try_send(Wanted::Answer(Asked { challenge, answer })).ok()?;
+        self.0.as_ref()?.try_send(MeshRequest::Answer(Asked { challenge, answer })).ok()?;
         heard.await.ok()
     }
 
     /// Queues items from a server; returns `false` if the mesh does not accept them.
     pub(crate) fn queue(&self, items: Vec<Bytes>) -> bool {
-        self.0.as_ref().is_some_and(|mesh| mesh.try_send(Wanted::News(items)).is_ok())
+        self.0.as_ref().is_some_and(|mesh| mesh.try_send(MeshRequest::News(items)).is_ok())
     }
 }
 
@@ -91,10 +91,10 @@ mod tests {
         Challenge { lease: LeaseId { agent: AgentNumber(agent), began: LogIndex(9) }, nonce }
     }
 
-    fn question(wanted: Option<Wanted>) -> Option<Asked> {
+    fn question(wanted: Option<MeshRequest>) -> Option<Asked> {
         match wanted? {
-            Wanted::Answer(asked) => Some(asked),
-            Wanted::News(_) => None,
+            MeshRequest::Answer(asked) => Some(asked),
+            MeshRequest::News(_) => None,
         }
     }
 

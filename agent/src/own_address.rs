@@ -20,13 +20,13 @@ pub struct OwnAddress(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    source: Source,
+    source: AddressSource,
     known: Mutex<IpAddr>,
 }
 
 /// The origin of the address.
 #[derive(Debug)]
-enum Source {
+enum AddressSource {
     /// It is configured.
     Fixed,
     /// A configured name, which is resolved again.
@@ -38,7 +38,7 @@ enum Source {
 impl OwnAddress {
     /// Returns an address that never changes.
     pub fn fixed(address: IpAddr) -> Self {
-        Self::new(Source::Fixed, address)
+        Self::new(AddressSource::Fixed, address)
     }
 
     /// Returns the configured address. Without one it is the address from which this host reaches
@@ -49,16 +49,16 @@ impl OwnAddress {
             Some(Host::Name(name)) => {
                 let found = (name.as_str(), 0).to_socket_addrs().ok().and_then(|mut found| found.next());
                 let found = found.map(|found| found.ip()).or_else(|| towards_first(servers));
-                Self::new(Source::Name(name.clone()), found.unwrap_or(Ipv4Addr::LOCALHOST.into()))
+                Self::new(AddressSource::Name(name.clone()), found.unwrap_or(Ipv4Addr::LOCALHOST.into()))
             }
             None => {
                 let found = towards_first(servers).unwrap_or(Ipv4Addr::LOCALHOST.into());
-                Self::new(Source::Route, found)
+                Self::new(AddressSource::Route, found)
             }
         }
     }
 
-    fn new(source: Source, known: IpAddr) -> Self {
+    fn new(source: AddressSource, known: IpAddr) -> Self {
         Self(Arc::new(Shared { source, known: Mutex::new(known) }))
     }
 
@@ -71,15 +71,15 @@ impl OwnAddress {
     /// it changed, which is logged.
     pub(crate) async fn refresh(&self, server: SocketAddr) -> Option<IpAddr> {
         let found = match &self.0.source {
-            Source::Fixed => return None,
-            Source::Name(name) => {
+            AddressSource::Fixed => return None,
+            AddressSource::Name(name) => {
                 let found = timeout(LOOKUP_TIMEOUT, lookup_host((name.as_str(), 0))).await.ok()?.ok()?;
                 let found: Vec<IpAddr> = found.map(|address| address.ip()).collect();
                 // Resolvers return the addresses of a name in any order.
                 let known = self.ip();
                 found.iter().find(|address| **address == known).or(found.first()).copied()
             }
-            Source::Route => {
+            AddressSource::Route => {
                 let known = self.ip();
                 towards(server).and_then(|found| corrected(known, found, has_address(known)))
             }

@@ -66,7 +66,7 @@ pub(crate) struct Challenger {
 
 /// A request to an agent.
 #[derive(Debug)]
-enum Wanted {
+enum AgentRequest {
     /// A challenge of the agent itself.
     Challenge(Challenge),
     /// A question: the agent is to challenge another one.
@@ -78,7 +78,7 @@ enum Wanted {
 /// A request in flight, with its permit.
 #[derive(Debug)]
 struct Pending {
-    wanted: Wanted,
+    wanted: AgentRequest,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -103,7 +103,7 @@ impl Challenger {
     pub(crate) fn challenge_all(&mut self, wanted: impl Iterator<Item = ChallengeWanted>) {
         for ChallengeWanted { node, address, challenge } in wanted {
             let permit = Arc::clone(&self.permits).try_acquire_owned();
-            match self.hand_over((node, address), permit.ok(), Wanted::Challenge(challenge)) {
+            match self.hand_over((node, address), permit.ok(), AgentRequest::Challenge(challenge)) {
                 true => metrics::CHALLENGES.inc(),
                 false => metrics::CHALLENGES_UNSENT.inc(),
             }
@@ -115,7 +115,7 @@ impl Challenger {
     pub(crate) fn question_all(&mut self, wanted: impl Iterator<Item = QuestionWanted>) {
         for QuestionWanted { agent, agent_address, question } in wanted {
             let permit = Arc::clone(&self.question_permits).try_acquire_owned();
-            match self.hand_over((agent, agent_address), permit.ok(), Wanted::Question(question)) {
+            match self.hand_over((agent, agent_address), permit.ok(), AgentRequest::Question(question)) {
                 true => metrics::QUESTIONS.inc(),
                 false => metrics::QUESTIONS_UNSENT.inc(),
             }
@@ -127,7 +127,7 @@ impl Challenger {
     pub(crate) fn notify_all(&mut self, wanted: impl Iterator<Item = MeshItemsWanted>) {
         for MeshItemsWanted { agent, agent_address, items } in wanted {
             let permit = Arc::clone(&self.mesh_permits).try_acquire_owned();
-            match self.hand_over((agent, agent_address), permit.ok(), Wanted::Items(items)) {
+            match self.hand_over((agent, agent_address), permit.ok(), AgentRequest::Items(items)) {
                 true => metrics::MESH_PUSHES.inc(),
                 false => metrics::MESH_PUSHES_UNSENT.inc(),
             }
@@ -139,7 +139,7 @@ impl Challenger {
         &mut self,
         agent: (NodeName, String),
         permit: Option<OwnedSemaphorePermit>,
-        wanted: Wanted,
+        wanted: AgentRequest,
     ) -> bool {
         let Some(permit) = permit else { return false };
         // The tasks of agents without recent requests have ended.
@@ -173,9 +173,9 @@ impl Agent {
 
     async fn carry_out(self, pending: Pending) {
         match pending.wanted {
-            Wanted::Challenge(challenge) => self.challenge(challenge).await,
-            Wanted::Question(question) => self.question(question).await,
-            Wanted::Items(items) => {
+            AgentRequest::Challenge(challenge) => self.challenge(challenge).await,
+            AgentRequest::Question(question) => self.question(question).await,
+            AgentRequest::Items(items) => {
                 let _ = self.connection.notify(Request::TellMesh(items), TELL_TIMEOUT).await;
             }
         }

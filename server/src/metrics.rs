@@ -22,7 +22,7 @@ const TURN_BUCKETS: [f64; 8] = [0.0, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0
 /// The labels of a request's kind, in the order of [`REQUESTS`].
 const REQUEST_KINDS: [&str; 4] = ["read", "blocking", "write", "other"];
 
-/// The labels of a command's outcome, in the order of [`Outcome`].
+/// The labels of a command's outcome, in the order of [`CallOutcome`].
 const OUTCOMES: [&str; 18] = [
     "done",
     "false",
@@ -46,7 +46,7 @@ const OUTCOMES: [&str; 18] = [
 
 /// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum CallOutcome {
     Done,
     False,
     LockDelay,
@@ -232,37 +232,37 @@ pub(crate) fn show_flag(gauge: &IntGauge, is_so: bool) {
     gauge.set(i64::from(is_so));
 }
 
-fn outcome(response: &Response) -> Outcome {
+fn outcome(response: &Response) -> CallOutcome {
     match response {
         Response::Applied(applied) => match &applied.reply {
-            Reply::Succeeded(false) => Outcome::False,
-            Reply::Delayed { .. } => Outcome::LockDelay,
-            Reply::Granted { .. } => Outcome::Granted,
-            Reply::Queued { .. } => Outcome::Queued,
-            Reply::TxnFailed(_) => Outcome::TxnFailed,
-            Reply::Refused(_) => Outcome::Refused,
-            _ => Outcome::Done,
+            Reply::Succeeded(false) => CallOutcome::False,
+            Reply::Delayed { .. } => CallOutcome::LockDelay,
+            Reply::Granted { .. } => CallOutcome::Granted,
+            Reply::Queued { .. } => CallOutcome::Queued,
+            Reply::TxnFailed(_) => CallOutcome::TxnFailed,
+            Reply::Refused(_) => CallOutcome::Refused,
+            _ => CallOutcome::Done,
         },
-        Response::Renewed(Some(_)) => Outcome::Renewed,
-        Response::Renewed(None) => Outcome::UnknownSession,
+        Response::Renewed(Some(_)) => CallOutcome::Renewed,
+        Response::Renewed(None) => CallOutcome::UnknownSession,
         Response::Unavailable(unavailable) => match unavailable {
-            Unavailable::NotLeader { .. } => Outcome::NotLeader,
-            Unavailable::Overloaded(_) => Outcome::Overloaded,
-            Unavailable::Disk(_) => Outcome::Disk,
-            Unavailable::Denied(_) => Outcome::Denied,
-            Unavailable::Unknown(_) => Outcome::Unknown,
-            Unavailable::AnswerTooLong { .. } => Outcome::TooLong,
-            Unavailable::Removed => Outcome::Removed,
-            Unavailable::NotAdmitted(_) => Outcome::NotAdmitted,
-            Unavailable::Corrupt => Outcome::Corrupt,
+            Unavailable::NotLeader { .. } => CallOutcome::NotLeader,
+            Unavailable::Overloaded(_) => CallOutcome::Overloaded,
+            Unavailable::Disk(_) => CallOutcome::Disk,
+            Unavailable::Denied(_) => CallOutcome::Denied,
+            Unavailable::Unknown(_) => CallOutcome::Unknown,
+            Unavailable::AnswerTooLong { .. } => CallOutcome::TooLong,
+            Unavailable::Removed => CallOutcome::Removed,
+            Unavailable::NotAdmitted(_) => CallOutcome::NotAdmitted,
+            Unavailable::Corrupt => CallOutcome::Corrupt,
         },
-        _ => Outcome::Done,
+        _ => CallOutcome::Done,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OUTCOMES, Outcome, outcome};
+    use super::{CallOutcome, OUTCOMES, outcome};
     use lockmesh_protocol::rpc::{Response, Unavailable};
 
     #[test]
@@ -272,6 +272,6 @@ mod tests {
         assert_eq!(word(Unavailable::Disk("full".into())), "disk");
         assert_eq!(word(Unavailable::AnswerTooLong { limit: 1 }), "too_long");
         assert_eq!(word(Unavailable::Corrupt), "corrupt");
-        assert_eq!(OUTCOMES[Outcome::UnknownSession as usize], "unknown_session");
+        assert_eq!(OUTCOMES[CallOutcome::UnknownSession as usize], "unknown_session");
     }
 }

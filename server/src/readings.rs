@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 /// The parts of a server that metrics are read from.
-pub(crate) struct Source {
+pub(crate) struct MetricsSource {
     pub(crate) rpc: Arc<RpcCounters>,
     pub(crate) sender: EventSender,
     pub(crate) health: Health,
 }
 
 /// The metrics that are read at scrape time.
-pub(crate) static READINGS: &[Reading<Source>] = lockmesh_net::readings! {
+pub(crate) static READINGS: &[Reading<MetricsSource>] = lockmesh_net::readings! {
     gauge "lockmesh_server_ready",
         "1 if this server is ready, as reported by /health/ready",
         |all| f64::from(u8::from(all.health.not_ready(Instant::now()).is_empty()));
@@ -67,7 +67,7 @@ pub(crate) static READINGS: &[Reading<Source>] = lockmesh_net::readings! {
 
 /// Registers the metrics of a server. A second server in the same process shares the first one's
 /// names: metrics read at scrape time show the first one.
-pub(crate) fn show_server(source: Source) {
+pub(crate) fn show_server(source: MetricsSource) {
     metrics::show();
     process::show();
     if !reading::register(source, READINGS) {

@@ -143,7 +143,7 @@ impl Server {
         };
         let (sender, receiver) = event_queue(config.limits.queued_events);
         let (counters, health) = (Arc::new(RpcCounters::default()), Health::default());
-        readings::show_server(readings::Source {
+        readings::show_server(readings::MetricsSource {
             rpc: Arc::clone(&counters),
             sender: sender.clone(),
             health: health.clone(),

@@ -7,8 +7,8 @@ use crate::client::{Client, Tidying};
 use crate::clock::Timer;
 use crate::error::Error;
 use crate::holder::{
-    Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, MAX_STALENESS, Moment, NodeLease,
-    Notice, Outbox, Request, Response, SessionUse, Wanted, Write,
+    Acquisition, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, MAX_STALENESS, Moment,
+    NodeLease, Notice, Outbox, Request, Response, SessionUse, Write,
 };
 use crate::loss::Loss;
 use crate::read::{Consistency, Read};
@@ -96,7 +96,10 @@ impl Driver {
     }
 
     /// Acquires a hold. If the future is dropped, the acquisition is released.
-    pub(crate) async fn acquire(self: &Arc<Self>, wanted: Wanted) -> Result<Option<(Hold, Grant)>, Error> {
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        wanted: Acquisition,
+    ) -> Result<Option<(Hold, Grant)>, Error> {
         let (sender, acquired) = oneshot::channel();
         let id = {
             let mut state = self.shared.state();

@@ -50,7 +50,7 @@ const OWN_HEADERS: [HeaderName; 4] = [HOST, CONTENT_LENGTH, TRANSFER_ENCODING, T
 const SECRET_HEADERS: [HeaderName; 3] = [AUTHORIZATION, COOKIE, WWW_AUTHENTICATE];
 
 /// The progress of a run. It is kept if the timeout ends the run.
-struct Progress {
+struct BodyProgress {
     /// The URL of the current request, for errors.
     url: String,
     /// The status of the final response.
@@ -82,7 +82,7 @@ pub(super) async fn request(target: &HttpTarget, limits: &Limits) -> Outcome {
         Err(error) => return critical(error.to_string()),
     };
     let body = Body::Plain(Tail::new(limits.max_output_bytes));
-    let mut progress = Progress { url: masked(&target.url), status: None, body };
+    let mut progress = BodyProgress { url: masked(&target.url), status: None, body };
     let ended = timeout_at(limits.deadline, follow(target, &mut hop, &mut progress, limits.deadline)).await;
     let Some((code, text)) = &progress.status else {
         let error = match ended {
@@ -106,7 +106,7 @@ pub(super) async fn request(target: &HttpTarget, limits: &Limits) -> Outcome {
 async fn follow(
     target: &HttpTarget,
     hop: &mut Hop,
-    progress: &mut Progress,
+    progress: &mut BodyProgress,
     deadline: Instant,
 ) -> Result<(), ProbeError> {
     for _ in 0..MAX_REQUESTS {
@@ -130,7 +130,7 @@ async fn follow(
 async fn exchange(
     target: &HttpTarget,
     hop: &Hop,
-    progress: &mut Progress,
+    progress: &mut BodyProgress,
     deadline: Instant,
 ) -> Result<Option<(StatusCode, String)>, ProbeError> {
     let request = hop.request()?;

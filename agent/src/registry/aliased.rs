@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 /// The maximum time that a read waits for a change.
 const READ_WAIT: Duration = Duration::from_secs(60);
 /// The pause after a failed read, and the minimum time between two reads of a node.
-const PAUSE: Duration = Duration::from_secs(1);
+const READ_PAUSE: Duration = Duration::from_secs(1);
 /// The results that may wait for the registry.
 const RESULTS: usize = 16;
 
@@ -73,7 +73,7 @@ async fn read_again_and_again(upstream: Upstream, node: NodeName, results: mpsc:
         if results.send(Input::Aliased(node.clone(), found)).await.is_err() {
             return;
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(READ_PAUSE).await;
     }
 }
 

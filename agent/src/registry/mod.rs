@@ -63,7 +63,7 @@ pub struct Registry {
     began: (Instant, Time),
     /// Signals that a call or a run is due, or that a deadline moved.
     changed: Notify,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<SyncProgress>,
     /// The version up to which the catalog has all urgent changes.
     written: watch::Sender<u64>,
     /// `true` once nothing more is written to the catalog; held during a write.
@@ -123,7 +123,7 @@ pub enum ChangeError {
 
 /// What those see who wait for a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct SyncProgress {
     /// The number of changes.
     pub version: u64,
     /// Set once the agent stops: a wait ends.
@@ -205,7 +205,7 @@ impl Registry {
     }
 
     /// Returns a receiver that sees each change.
-    pub fn progress(&self) -> watch::Receiver<Progress> {
+    pub fn progress(&self) -> watch::Receiver<SyncProgress> {
         self.progress.subscribe()
     }
 

@@ -18,8 +18,8 @@ use super::supervised::{CommandEvent, Job};
 use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_client::holder::{
-    Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Notice, Outbox, Request,
-    Response, SessionUse, WaitLimit, Wanted,
+    Acquisition, Event as Told, Goal, HoldId, Holder, HolderRequest, Input, LockGoal, Moment, Notice, Outbox,
+    Request, Response, SessionUse, WaitLimit,
 };
 use lockmesh_client::shape::session::SessionEvent;
 use lockmesh_client::{Error, HealthWindow, Loss, Read, SessionOptions};
@@ -616,7 +616,7 @@ impl Guard {
         self.handle_input(
             stage,
             seat,
-            Input::Acquire(id, Wanted { goal, wait_limit, watch_retries: None }),
+            Input::Acquire(id, Acquisition { goal, wait_limit, watch_retries: None }),
             acts,
         );
     }

@@ -37,7 +37,7 @@ const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::f
 /// the view as JSON on stdin, and its index in LOCKMESH_INDEX. If it fails, the watch ends.
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// View: key, keyprefix, nodes, services, service, checks or event
+    /// WatchView: key, keyprefix, nodes, services, service, checks or event
     #[arg(long = "type", value_name = "KIND")]
     kind: String,
     /// Key, for `key`
@@ -74,7 +74,7 @@ pub struct Args {
 
 /// The watched view.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum View {
+enum WatchView {
     Key(String),
     KeyPrefix(String),
     Nodes,
@@ -90,7 +90,7 @@ enum View {
 /// The view makes no sense, cannot be watched, or the handler could not be run. Nothing was changed
 /// by watching.
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    let view = View::of(&args)?;
+    let view = WatchView::of(&args)?;
     let client = context.client()?;
     let read = args.consistency.read();
     if args.child.is_empty() {
@@ -105,13 +105,13 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 
 /// Runs the handler for every change, until a signal ends the watch.
 async fn follow(
-    view: &View,
+    view: &WatchView,
     client: &Client,
     read: Read,
     handler: &Handler,
     signals: &mut Signals,
 ) -> Result<Signal, CliError> {
-    let mut progress = Progress::default();
+    let mut progress = WatchProgress::default();
     let mut backoff = Backoff::new(RETRY_BACKOFF, random::seed());
     loop {
         let newer = read.newer_than(progress.index, QUERY_WAIT_TIME);
@@ -140,16 +140,16 @@ async fn follow(
 
 /// The part of a view that the handler has received.
 #[derive(Default)]
-struct Progress {
+struct WatchProgress {
     index: u64,
     seen: Option<Value>,
 }
 
-impl Progress {
+impl WatchProgress {
     /// Runs the handler if there is news; returns the signal that ended it, if one did.
     async fn handle(
         &mut self,
-        view: &View,
+        view: &WatchView,
         answer: Answer<Value>,
         handler: &Handler,
         signals: &mut Signals,
@@ -183,7 +183,7 @@ async fn end_of(signals: &mut Signals) -> Signal {
     }
 }
 
-impl View {
+impl WatchView {
     fn of(args: &Args) -> Result<Self, CliError> {
         let named = |value: &Option<String>, flag: &str| {
             let value = value.clone().filter(|value| !value.is_empty());
@@ -348,23 +348,26 @@ mod tests {
         Args::from_arg_matches(&matches).expect("the line is good")
     }
 
-    fn view(line: &[&str]) -> Result<View, String> {
-        View::of(&parsed(line)).map_err(|error| error.to_string())
+    fn view(line: &[&str]) -> Result<WatchView, String> {
+        WatchView::of(&parsed(line)).map_err(|error| error.to_string())
     }
 
     #[test]
     fn view_selected_by_type() {
-        assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(View::Key("a/b".into())));
-        assert_eq!(view(&["--type", "checks"]), Ok(View::ChecksInState("any".into())));
-        assert_eq!(view(&["--type", "checks", "--service", "web"]), Ok(View::ChecksOfService("web".into())));
+        assert_eq!(view(&["--type", "key", "--key", "a/b"]), Ok(WatchView::Key("a/b".into())));
+        assert_eq!(view(&["--type", "checks"]), Ok(WatchView::ChecksInState("any".into())));
+        assert_eq!(
+            view(&["--type", "checks", "--service", "web"]),
+            Ok(WatchView::ChecksOfService("web".into()))
+        );
         assert_eq!(view(&["--type", "key"]), Err("--type key needs --key".into()));
-        assert_eq!(view(&["--type", "event", "--name", "deploy"]), Ok(View::Events("deploy".into())));
+        assert_eq!(view(&["--type", "event", "--name", "deploy"]), Ok(WatchView::Events("deploy".into())));
         assert!(view(&["--type", "nodez"]).expect_err("no such kind").contains("nodes"));
     }
 
     #[test]
     fn handler_receives_each_event_once() {
-        let events = View::Events(String::new());
+        let events = WatchView::Events(String::new());
         let list = |ids: &[u64]| json!(ids.iter().map(|id| json!({ "ID": id })).collect::<Vec<_>>());
         assert_eq!(events.news(None, &list(&[])), None);
         assert_eq!(events.news(None, &list(&[1, 2])), Some(list(&[1, 2])));
@@ -372,8 +375,8 @@ mod tests {
         assert_eq!(events.news(Some(&list(&[1, 2])), &list(&[1, 2])), None);
         assert_eq!(events.news(Some(&list(&[])), &list(&[5])), Some(list(&[5])));
         let (before, after) = (json!({ "Key": "a" }), json!({ "Key": "b" }));
-        assert_eq!(View::Nodes.news(Some(&before), &before), None);
-        assert_eq!(View::Nodes.news(Some(&before), &after), Some(after));
+        assert_eq!(WatchView::Nodes.news(Some(&before), &before), None);
+        assert_eq!(WatchView::Nodes.news(Some(&before), &after), Some(after));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::context::{Context, RequestPurpose};
 use super::give_back::GiveBack;
 use super::goal::Goal;
 use super::id::{HoldId, HolderRequest};
-use super::input::{Response, Wanted};
+use super::input::{Acquisition, Response};
 use super::moment::Moment;
 use super::outbox::{Notice, Request};
 use super::watch::Watch;
@@ -46,7 +46,7 @@ pub(super) enum HoldStage {
 }
 
 impl Hold {
-    pub(super) fn new(id: HoldId, wanted: Wanted) -> Self {
+    pub(super) fn new(id: HoldId, wanted: Acquisition) -> Self {
         let stage = HoldStage::Acquiring(Attempt::new(wanted.wait_limit));
         Self { watch_retries: wanted.watch_retries, ..Self::with_stage(id, wanted.goal, stage) }
     }

@@ -18,7 +18,7 @@ pub enum Input {
     /// its holds.
     Keep,
     /// Acquire something. Sent once to a holder whose session serves one hold.
-    Acquire(HoldId, Wanted),
+    Acquire(HoldId, Acquisition),
     /// Change the value that is written to the lock on release.
     Written(HoldId, Bytes),
     /// Release the hold; the caller waits for the result.
@@ -43,7 +43,7 @@ pub enum Input {
 
 /// The parameters of an acquisition.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct Acquisition {
     /// The lock or slot to acquire.
     pub goal: Goal,
     /// The time limit.

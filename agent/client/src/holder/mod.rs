@@ -66,7 +66,7 @@ mod watch;
 pub use goal::{Goal, LockGoal, SEMAPHORE_FLAGS, SlotGoal};
 pub use grant_check::MAX_STALENESS;
 pub use id::{HoldId, HolderRequest};
-pub use input::{CreatedSession, Input, Response, WaitLimit, Wanted};
+pub use input::{Acquisition, CreatedSession, Input, Response, WaitLimit};
 pub use moment::Moment;
 pub use node_lease::{NodeLease, NodeLeaseState, UnknownState};
 pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};

@@ -83,14 +83,14 @@ impl SessionKeeper {
 
 /// The source of a hold's session.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum SessionSource {
     /// A session of its own, destroyed with the hold.
     Own(SessionOptions),
     /// The caller's session, which outlives the hold.
     Shared(SessionKeeper),
 }
 
-impl Source {
+impl SessionSource {
     pub(crate) fn driver(&self, client: &Client) -> Result<Arc<Driver>, Error> {
         match self {
             Self::Own(options) => {

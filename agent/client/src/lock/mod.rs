@@ -18,8 +18,8 @@ pub use guard::LockGuard;
 use crate::client::Client;
 use crate::error::Error;
 use crate::guard::HoldGuard;
-use crate::holder::{Goal, LockGoal, Moment, WaitLimit, Wanted};
-use crate::keeper::{SessionKeeper, Source};
+use crate::holder::{Acquisition, Goal, LockGoal, Moment, WaitLimit};
+use crate::keeper::{SessionKeeper, SessionSource};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
@@ -33,7 +33,7 @@ pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 pub struct Lock {
     client: Client,
     goal: LockGoal,
-    source: Source,
+    source: SessionSource,
     watch_retries: Option<u32>,
 }
 
@@ -43,7 +43,7 @@ impl Lock {
         Self {
             client: client.clone(),
             goal: LockGoal { key: key.into(), value: Bytes::new(), flags: LOCK_FLAGS },
-            source: Source::Own(SessionOptions::named("Lockmesh lock")),
+            source: SessionSource::Own(SessionOptions::named("Lockmesh lock")),
             watch_retries: None,
         }
     }
@@ -69,13 +69,13 @@ impl Lock {
     /// Sets the options of the lock's own session.
     #[must_use]
     pub fn session(self, options: SessionOptions) -> Self {
-        Self { source: Source::Own(options), ..self }
+        Self { source: SessionSource::Own(options), ..self }
     }
 
     /// Uses this session for the lock; the session outlives the guard.
     #[must_use]
     pub fn shared_session(self, keeper: &SessionKeeper) -> Self {
-        Self { source: Source::Shared(keeper.clone()), ..self }
+        Self { source: SessionSource::Shared(keeper.clone()), ..self }
     }
 
     /// Gives the hold up after the watch has failed and this number of retries, one second apart,
@@ -153,7 +153,8 @@ impl Lock {
     async fn attempt(&self, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {
         let driver = self.source.driver(&self.client)?;
         let goal = Goal::Lock(self.goal.clone());
-        let acquired = driver.acquire(Wanted { goal, wait_limit, watch_retries: self.watch_retries }).await?;
+        let acquired =
+            driver.acquire(Acquisition { goal, wait_limit, watch_retries: self.watch_retries }).await?;
         let guard = |guard| LockGuard::new(self.client.clone(), self.goal.clone(), guard);
         Ok(acquired.map(|(hold, grant)| guard(HoldGuard::new(hold, grant))))
     }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::driver::Driver;
 use crate::error::Error;
 use crate::guard::HoldGuard;
-use crate::holder::{Goal, Moment, SessionUse, SlotGoal, WaitLimit, Wanted};
+use crate::holder::{Acquisition, Goal, Moment, SessionUse, SlotGoal, WaitLimit};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
@@ -125,7 +125,8 @@ impl Semaphore {
         self.options.check()?;
         let driver = Driver::start(&self.client, self.options.clone(), SessionUse::OneHold);
         let goal = Goal::Slot(self.goal.clone());
-        let acquired = driver.acquire(Wanted { goal, wait_limit, watch_retries: self.watch_retries }).await?;
+        let acquired =
+            driver.acquire(Acquisition { goal, wait_limit, watch_retries: self.watch_retries }).await?;
         Ok(acquired.map(|(hold, grant)| SemaphoreGuard::new(hold, grant)))
     }
 }

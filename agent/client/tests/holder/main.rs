@@ -11,9 +11,9 @@ mod watching;
 
 use bytes::Bytes;
 use lockmesh_client::holder::{
-    CreatedSession, EndReason, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input,
-    LockGoal, Moment, NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse, WaitLimit,
-    Wanted,
+    Acquisition, CreatedSession, EndReason, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest,
+    Input, LockGoal, Moment, NodeLease, NodeLeaseState, Notice, Outbox, Request, Response, SessionUse,
+    WaitLimit,
 };
 use lockmesh_client::{Acquired, Entry, Error, HealthWindow, LOCK_FLAGS, Loss, Read, SessionOptions};
 use std::time::Duration;
@@ -218,9 +218,9 @@ fn word(request: &Request) -> &'static str {
     }
 }
 
-fn wanted(wait_limit: WaitLimit) -> Wanted {
+fn wanted(wait_limit: WaitLimit) -> Acquisition {
     let goal = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::from("me"), flags: LOCK_FLAGS });
-    Wanted { goal, wait_limit, watch_retries: None }
+    Acquisition { goal, wait_limit, watch_retries: None }
 }
 
 fn granted(fence: u64) -> Result<Response, Error> {

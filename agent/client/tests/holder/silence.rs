@@ -137,7 +137,7 @@ fn wait_limit_applies_in_every_state() {
     ];
     for (last, goal, begin) in states {
         let mut story = Story::begin(SessionUse::OneHold);
-        story.handle_input(Input::Acquire(JOB, Wanted { goal, ..wanted(until(2)) }));
+        story.handle_input(Input::Acquire(JOB, Acquisition { goal, ..wanted(until(2)) }));
         begin(&mut story);
         assert_eq!(story.asked(), [last]);
         story.pass(2 * SECOND);

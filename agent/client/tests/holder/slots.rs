@@ -19,7 +19,7 @@ fn list(holders: &[&str], contenders: &[&str], index: u64) -> Result<Response, E
 fn wanting_slot(wait_limit: WaitLimit) -> Story {
     let mut story = Story::begin(SessionUse::OneHold);
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
-    story.handle_input(Input::Acquire(JOB, Wanted { goal, wait_limit, watch_retries: None }));
+    story.handle_input(Input::Acquire(JOB, Acquisition { goal, wait_limit, watch_retries: None }));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
     story
@@ -121,7 +121,7 @@ fn another_limit_is_refused() {
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 3, value: Bytes::new() });
     story.handle_input(Input::Acquire(
         JOB,
-        Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
+        Acquisition { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
     ));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", granted(4));
@@ -145,7 +145,7 @@ fn contender_key_failure_ends_wait() {
     let goal = Goal::Slot(SlotGoal { prefix: "pool".into(), limit: 2, value: Bytes::new() });
     story.handle_input(Input::Acquire(
         JOB,
-        Wanted { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
+        Acquisition { goal, wait_limit: WaitLimit::Endless, watch_retries: None },
     ));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.answer("acquire", Err(unheard()));

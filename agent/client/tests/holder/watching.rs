@@ -65,7 +65,10 @@ fn exhausted_watch_retries_end_hold() {
     let mut story = Story::wanting(WaitLimit::Endless);
     story.handle_input(Input::Drop(JOB));
     let mut story = Story::begin(SessionUse::OneHold);
-    story.handle_input(Input::Acquire(JOB, Wanted { watch_retries: Some(2), ..wanted(WaitLimit::Endless) }));
+    story.handle_input(Input::Acquire(
+        JOB,
+        Acquisition { watch_retries: Some(2), ..wanted(WaitLimit::Endless) },
+    ));
     story.answer("create", Ok(Response::Created("S1".into())));
     story.grant(5);
     story.answer("get", Err(not_done()));

@@ -6,7 +6,7 @@ use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
 /// The delay of a timer from which this process counts as paused.
-const LAG: Duration = Duration::from_millis(200);
+const PAUSE_FROM: Duration = Duration::from_millis(200);
 
 /// The number of intervals without a received packet after which this process may be isolated.
 const SILENT_INTERVALS: u32 = 3;
@@ -36,7 +36,7 @@ impl Health {
 
     /// Records a timer that was due at `due` and fires at `now`.
     pub(super) fn fires(&mut self, due: Time, now: Time) {
-        if now.since(due) > LAG {
+        if now.since(due) > PAUSE_FROM {
             self.lagged = Some(now);
         }
     }

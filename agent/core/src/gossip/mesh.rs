@@ -39,7 +39,7 @@ use std::time::Duration;
 
 /// The time for which replies to a challenge contain only given-up sessions: servers repeat a
 /// challenge every 250 ms.
-const LIST_ALONE: Duration = Duration::from_millis(400);
+const GIVEN_UP_ALONE: Duration = Duration::from_millis(400);
 
 /// The time for which the outcome of a suspicion is requested repeatedly.
 const OUTCOME_WAIT: Duration = Duration::from_secs(20);
@@ -335,7 +335,7 @@ impl Mesh {
     ///
     /// Given-up sessions need a datagram that a member of an earlier build drops, and a member
     /// forwards the first reply to the server. A challenge is therefore answered with the list
-    /// alone during [`LIST_ALONE`], and with an additional plain renewal after that.
+    /// alone during [`GIVEN_UP_ALONE`], and with an additional plain renewal after that.
     pub fn answer(&mut self, now: Time, to: MemberId, answer: &NodeAnswer, output: &mut Output) {
         let Renewal { lease, sequence, nonce, code } = answer.renewal;
         if MemberId::of_agent(lease) != self.me() {
@@ -345,7 +345,7 @@ impl Mesh {
         let giving_up = answer.given_up.map(|list| Message::GivingUp(renewal, list.sessions, list.code));
         let known = self.answered.filter(|(known, _)| *known == nonce);
         let (_, first) = *self.answered.insert(known.unwrap_or((nonce, now)));
-        let is_plain = giving_up.is_none() || now.since(first) >= LIST_ALONE;
+        let is_plain = giving_up.is_none() || now.since(first) >= GIVEN_UP_ALONE;
         for message in giving_up.into_iter().chain(is_plain.then_some(Message::Renewal(renewal))) {
             self.act(now, output, |gossip, outbox| gossip.send(to, message, outbox));
         }

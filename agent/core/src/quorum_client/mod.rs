@@ -80,7 +80,7 @@ use owner::{Effort, Owner, RequestNumber};
 use readiness::Readiness;
 use registrar::Registrar;
 use renewals::Renewals;
-use requests::{Outcome, PendingRequest, Requests, Upstream, no_leader, shutting_down};
+use requests::{PendingRequest, RequestOutcome, Requests, Upstream, no_leader, shutting_down};
 use routes::Routes;
 use session_ends::SessionEnds;
 use shared_reads::{SharedQuery, SharedReads};
@@ -439,10 +439,10 @@ impl QuorumClient {
     }
 
     /// Passes the outcome of a request to its owner.
-    fn deliver(&mut self, outcome: Option<Outcome>) {
+    fn deliver(&mut self, outcome: Option<RequestOutcome>) {
         let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
         match outcome {
-            Some(Outcome::Ended(ended)) => {
+            Some(RequestOutcome::Ended(ended)) => {
                 let (PendingRequest { owner, request, begun, .. }, result) = *ended;
                 let node = self.registrar.node();
                 self.renewals.notice_outcome((&request, begun), &result, node, up.cx.now);
@@ -453,13 +453,13 @@ impl QuorumClient {
                     Owner::SessionEnd(session) => self.session_ends.answered(session, result, up.cx),
                 }
             }
-            Some(Outcome::Unresolved(Owner::LockWait(token), failure)) => {
+            Some(RequestOutcome::Unresolved(Owner::LockWait(token), failure)) => {
                 self.lock_waits.unresolved(token, failure, up);
             }
-            Some(Outcome::Unresolved(Owner::SessionEnd(session), failure)) => {
+            Some(RequestOutcome::Unresolved(Owner::SessionEnd(session), failure)) => {
                 self.session_ends.unresolved(&session, &failure, up.cx);
             }
-            Some(Outcome::Unresolved(Owner::Caller(_) | Owner::SharedRead(_), _)) | None => {}
+            Some(RequestOutcome::Unresolved(Owner::Caller(_) | Owner::SharedRead(_), _)) | None => {}
         }
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 /// The time without a reply after which a renewal is sent through another server as well; also the
 /// minimum interval at which challenges bring the next renewal forward. It is not configurable,
 /// because the shortest window has room for only a few such steps.
-const STEP: Duration = Duration::from_millis(100);
+const RENEWAL_RETRY: Duration = Duration::from_millis(100);
 
 /// The age of a renewal at which its acknowledgement no longer changes any deadline.
 const LONGEST_VALIDITY: Duration = HealthWindow::Safe.validity();
@@ -227,7 +227,7 @@ impl Renewals {
         cx.counts.challenges += 1;
         if lease.round.tried.is_empty() {
             // Several servers ask at once, each a few times: one renewal is enough for all of them.
-            lease.round.due = lease.round.due.min(cx.now.max(lease.round.began + STEP));
+            lease.round.due = lease.round.due.min(cx.now.max(lease.round.began + RENEWAL_RETRY));
         }
         let renewal = lease.unacknowledged_renewal(challenge.nonce);
         let given_up = ends.next_named().map(|sessions| lease.secret.give_up(lease.id, sessions));
@@ -257,7 +257,7 @@ impl Renewals {
                 (lease.round.began, lease.round.first) = (now, renewal.sequence);
             }
             lease.round.tried.insert(slot);
-            (lease.round.due, lease.round.is_pausing) = (now + STEP, false);
+            (lease.round.due, lease.round.is_pausing) = (now + RENEWAL_RETRY, false);
             cx.counts.renewals += 1;
             let (kind, deadline) = (CallKind::Renewal(lease.id, renewal.sequence), now + LONGEST_VALIDITY);
             let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline };

@@ -183,7 +183,7 @@ impl PendingRequest {
 
 /// The end of a request, or of the time that its owner waits for it.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum RequestOutcome {
     /// The request has ended, with this result.
     Ended(Box<(PendingRequest, RequestResult)>),
     /// The request failed for its owner, but continues until its outcome is known.
@@ -276,7 +276,7 @@ impl Requests {
         routes: &mut Routes,
         readiness: &Readiness,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         if let Err(outcome) = self.enter_sequence(number, cx) {
             return outcome;
         }
@@ -314,7 +314,11 @@ impl Requests {
     ///
     /// # Errors
     /// The command waits for a sequence, or has ended with the returned outcome.
-    fn enter_sequence(&mut self, number: RequestNumber, cx: &mut Context) -> Result<(), Option<Outcome>> {
+    fn enter_sequence(
+        &mut self,
+        number: RequestNumber,
+        cx: &mut Context,
+    ) -> Result<(), Option<RequestOutcome>> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         if !pending.is_command() {
             return Ok(());
@@ -348,7 +352,7 @@ impl Requests {
         number: RequestNumber,
         readiness: &Readiness,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         if let Some(reason) = readiness.refusal.clone().filter(|_| pending.effort != Effort::Once) {
             // Waiting does not change that.
@@ -364,7 +368,11 @@ impl Requests {
     }
 
     /// Lets a release wait for the outcome of an enqueue.
-    pub(super) fn wait_for_enqueue(&mut self, number: RequestNumber, cx: &mut Context) -> Option<Outcome> {
+    pub(super) fn wait_for_enqueue(
+        &mut self,
+        number: RequestNumber,
+        cx: &mut Context,
+    ) -> Option<RequestOutcome> {
         if self.requests[&number].is_over(cx.now) {
             return self.give_up(number, enqueue_unresolved(), cx);
         }
@@ -373,7 +381,12 @@ impl Requests {
     }
 
     /// Lets a request wait in a stage until its deadline.
-    fn wait_in(&mut self, stage: RequestStage, number: RequestNumber, cx: &mut Context) -> Option<Outcome> {
+    fn wait_in(
+        &mut self,
+        stage: RequestStage,
+        number: RequestNumber,
+        cx: &mut Context,
+    ) -> Option<RequestOutcome> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         pending.stage = stage;
         if let Some(deadline) = pending.deadline {
@@ -388,7 +401,7 @@ impl Requests {
         number: RequestNumber,
         response: Result<Response, AttemptFailure>,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         let response = match response {
             Ok(response) => response,
             Err(failure) => return self.failed(number, failure, cx),
@@ -417,7 +430,7 @@ impl Requests {
         number: RequestNumber,
         failure: AttemptFailure,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         let pending = self.requests.get_mut(&number)?;
         let is_command = pending.is_command();
         let reason = match failure {
@@ -454,7 +467,12 @@ impl Requests {
     }
 
     /// Waits before the next attempt, if there is time for one.
-    fn pause(&mut self, number: RequestNumber, reason: Unavailable, cx: &mut Context) -> Option<Outcome> {
+    fn pause(
+        &mut self,
+        number: RequestNumber,
+        reason: Unavailable,
+        cx: &mut Context,
+    ) -> Option<RequestOutcome> {
         let pending = self.requests.get_mut(&number).expect("it is under way");
         let at = cx.now + pending.backoff.next_pause();
         if pending.effort == Effort::Once || pending.is_over(at) {
@@ -475,7 +493,7 @@ impl Requests {
         routes: &Routes,
         readiness: &Readiness,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         let why = match self.requests.get(&number)?.stage {
             RequestStage::Unrouted => readiness.no_route(),
             RequestStage::Unnumbered => too_many_commands(),
@@ -557,7 +575,7 @@ impl Requests {
         number: RequestNumber,
         reason: Unavailable,
         cx: &mut Context,
-    ) -> Option<Outcome> {
+    ) -> Option<RequestOutcome> {
         let pending = self.requests.get_mut(&number)?;
         let failure = pending.failure(reason);
         if !pending.must_be_resolved(cx) {
@@ -573,12 +591,17 @@ impl Requests {
             (pending.effort, pending.deadline) = (Effort::Endless, None);
         }
         let outcome = self.pause(number, no_leader(), cx);
-        if is_first { Some(Outcome::Unresolved(owner, failure)) } else { outcome }
+        if is_first { Some(RequestOutcome::Unresolved(owner, failure)) } else { outcome }
     }
 
     /// Ends a request.
-    fn finish(&mut self, number: RequestNumber, result: RequestResult, cx: &mut Context) -> Option<Outcome> {
-        Some(Outcome::Ended(Box::new((self.remove(number, cx)?, result))))
+    fn finish(
+        &mut self,
+        number: RequestNumber,
+        result: RequestResult,
+        cx: &mut Context,
+    ) -> Option<RequestOutcome> {
+        Some(RequestOutcome::Ended(Box::new((self.remove(number, cx)?, result))))
     }
 
     /// Cancels the request of a local caller, if there is one.
@@ -739,7 +762,7 @@ mod tests {
         requests.continue_releases(&mut cx);
         assert_eq!((requests.pop_runnable(), cx.next_timer()), (Some(number), None));
         cx.now = Time(0) + HOLD;
-        let Some(Outcome::Ended(ended)) = requests.wait_for_enqueue(number, &mut cx) else {
+        let Some(RequestOutcome::Ended(ended)) = requests.wait_for_enqueue(number, &mut cx) else {
             panic!("it waits on");
         };
         assert_eq!(ended.1, Err(enqueue_unresolved()));
@@ -749,11 +772,11 @@ mod tests {
     fn session_end_survives_hold_timeout() {
         let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session()));
         let outcome = requests.give_up(number, no_leader(), &mut cx);
-        assert!(matches!(outcome, Some(Outcome::Unresolved(Owner::SessionEnd(_), _))));
+        assert!(matches!(outcome, Some(RequestOutcome::Unresolved(Owner::SessionEnd(_), _))));
         assert!(cx.next_timer().is_some(), "the next attempt is scheduled");
         assert!(requests.give_up(number, no_leader(), &mut cx).is_none(), "reported once");
         cx.is_closed = true;
-        assert!(matches!(requests.give_up(number, no_leader(), &mut cx), Some(Outcome::Ended(_))));
+        assert!(matches!(requests.give_up(number, no_leader(), &mut cx), Some(RequestOutcome::Ended(_))));
         assert!(requests.get(number).is_none());
     }
 }

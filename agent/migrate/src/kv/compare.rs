@@ -4,8 +4,8 @@
 //! keys, so that one entry of Consul and one slice of Lockmesh are in memory.
 
 use super::ledger::{Claim, Ledger, Record, Writer, print_of};
-use super::report::{Comparison, Progress};
-use super::side::{Row, Source};
+use super::report::{Comparison, CopyProgress};
+use super::side::{ConsulSource, Row};
 use super::slices::Slices;
 use super::sorted::{Head, least};
 use crate::MigrateError;
@@ -13,12 +13,12 @@ use lockmesh_client::Entry;
 
 /// Compares both sides. With a writer, notes the claims for the next pass.
 pub(super) async fn compare(
-    source: &Source,
+    source: &ConsulSource,
     other: Slices<'_>,
     ledger: &Ledger,
     mut notes: Option<&mut Writer>,
     overwrite: bool,
-    mut progress: Progress,
+    mut progress: CopyProgress,
 ) -> Result<Comparison, MigrateError> {
     let mut found = Comparison::default();
     let mut rows = Head::of(source.list()).await?;

@@ -34,8 +34,8 @@ use compare::compare;
 use ledger::Ledger;
 use lockmesh_client::{Address, Client, DEFAULT_PORT, Error, Read};
 pub use report::Report;
-use report::{Comparison, Listed, Progress};
-use side::{Source, check_token, datacenter, distinct, is_lockmesh, of_consul, of_lockmesh};
+use report::{Comparison, CopyProgress, Listed};
+use side::{ConsulSource, check_token, datacenter, distinct, is_lockmesh, of_consul, of_lockmesh};
 use slices::Slices;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -94,7 +94,7 @@ pub struct Options {
 /// A migration in progress.
 pub struct Migration {
     options: Options,
-    source: Source,
+    source: ConsulSource,
     target: Client,
     ledger: Ledger,
     retry_timeout: Duration,
@@ -104,7 +104,7 @@ pub struct Migration {
 }
 
 impl Migration {
-    /// Checks both sides. Progress and warnings go to `notify`.
+    /// Checks both sides. CopyProgress and warnings go to `notify`.
     ///
     /// # Errors
     /// An option is invalid, or one of the sides cannot be used. Nothing was written.
@@ -136,7 +136,7 @@ impl Migration {
             dry_run: options.dry_run,
             ..Report::default()
         };
-        let source = Source { client, prefixes, root: options.to_prefix.clone(), limits };
+        let source = ConsulSource { client, prefixes, root: options.to_prefix.clone(), limits };
         let (retry_timeout, began) = (RETRY_TIMEOUT, Instant::now());
         Ok(Self { options, source, target, ledger, retry_timeout, notify, report, began })
     }
@@ -176,8 +176,8 @@ impl Migration {
         Slices::new(&self.target, self.source.target_prefixes(), size, self.retry_timeout)
     }
 
-    fn progress(&self) -> Progress {
-        Progress::new(self.notify)
+    fn progress(&self) -> CopyProgress {
+        CopyProgress::new(self.notify)
     }
 
     /// Compares both sides, and rejects what cannot be copied before anything is written.
@@ -289,7 +289,7 @@ impl Migration {
         let (mut lost_since, mut total) = (None, self.report.written.total());
         loop {
             let (source, target, ledger) = (&self.source, &self.target, &mut self.ledger);
-            let progress = Progress::new(self.notify);
+            let progress = CopyProgress::new(self.notify);
             let written = &mut self.report.written;
             match transfer(source, target, ledger, self.retry_timeout, written, progress).await {
                 Err(MigrateError::Unreachable(text)) => {

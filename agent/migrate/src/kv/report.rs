@@ -195,13 +195,13 @@ fn size(bytes: u64) -> String {
 
 /// The progress of long work, on stderr.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct CopyProgress {
     notify: fn(&str),
     interval: Duration,
     next: Instant,
 }
 
-impl Progress {
+impl CopyProgress {
     pub(super) fn new(notify: fn(&str)) -> Self {
         let (terminal, log) = PROGRESS_INTERVAL;
         let interval = if stderr().is_terminal() { terminal } else { log };

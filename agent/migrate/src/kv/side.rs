@@ -25,7 +25,7 @@ const ANONYMOUS: &str = "00000000-0000-0000-0000-000000000002";
 
 /// Consul.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
+pub(super) struct ConsulSource {
     pub(super) client: Client,
     /// Ascending, and none begins with another.
     pub(super) prefixes: Vec<String>,
@@ -56,7 +56,7 @@ pub(super) fn distinct(prefixes: &[String]) -> Vec<String> {
     }
 }
 
-impl Source {
+impl ConsulSource {
     /// Lists the keys of Consul that fit into Lockmesh. Too large ones are marked.
     pub(super) fn list(&self) -> Listing<'_> {
         Listing {
@@ -144,7 +144,7 @@ pub(super) async fn begun<T>(
 
 /// The entries of Consul with their names in Lockmesh.
 pub(super) struct Listing<'a> {
-    source: &'a Source,
+    source: &'a ConsulSource,
     /// The prefixes whose lists are not open.
     rest: std::slice::Iter<'a, String>,
     open: Option<Entries>,
@@ -209,7 +209,7 @@ impl Listing<'_> {
         self.count == 0
     }
 
-    /// The indexes of the lists, for [`Source::changed`].
+    /// The indexes of the lists, for [`ConsulSource::changed`].
     pub(super) fn into_indexes(self) -> Vec<u64> {
         self.indexes
     }

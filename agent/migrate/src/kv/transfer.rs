@@ -5,8 +5,8 @@
 //! fails, or whose answer was lost, is decided by the entry that is there now.
 
 use super::ledger::{Claim, Ledger, Record, Writer, print_of};
-use super::report::{Listed, Progress, Written};
-use super::side::{Row, Source, of_lockmesh};
+use super::report::{CopyProgress, Listed, Written};
+use super::side::{ConsulSource, Row, of_lockmesh};
 use super::sorted::{Head, least};
 use crate::MigrateError;
 use crate::limits::{Limits, size_of};
@@ -73,12 +73,12 @@ pub(super) struct Pass<'a> {
 /// Writes all differences once. Returns the indexes of Consul's lists, and the keys that other
 /// clients have changed in Lockmesh.
 pub(super) async fn transfer(
-    source: &Source,
+    source: &ConsulSource,
     target: &Client,
     ledger: &mut Ledger,
     retry_timeout: Duration,
     written: &mut Written,
-    mut progress: Progress,
+    mut progress: CopyProgress,
 ) -> Result<(Vec<u64>, Listed), MigrateError> {
     let (records, writer, limits) = (ledger.read()?, ledger.rewrite()?, source.limits);
     let (queue, conflicts) = (Vec::new(), Listed::default());

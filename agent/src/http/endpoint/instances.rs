@@ -32,7 +32,7 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
     let mut filter = RowFilter::of(call)?;
     let form = Form::of(call, options);
     let answers = call.read_together(listed.queries(call.tail), options, Some(form.meta)).await?;
-    let wanted = Wanted::of(call, only_passing);
+    let wanted = InstanceQuery::of(call, only_passing);
     let mut named = Named::new(listed, call.tail);
     let render = move |rows: &Rows, layout| {
         let Rows::Instances(instances) = rows else { return Err(misfit::wrong_rows()) };
@@ -45,14 +45,14 @@ pub(super) async fn list<T: Row + Serialize + 'static>(
 }
 
 /// The instances that a request selects.
-struct Wanted {
+struct InstanceQuery {
     tags: Vec<String>,
     node_meta: NodeMeta,
     only_passing: bool,
     is_of_peer: bool,
 }
 
-impl Wanted {
+impl InstanceQuery {
     fn of(call: &Call<'_>, only_passing: bool) -> Self {
         Self {
             tags: call.params.all("tag").map(str::to_owned).collect(),

@@ -1,7 +1,7 @@
 //! A server's current figures, for monitoring. Each is maintained incrementally; none requires a
 //! scan.
 
-use super::status::View;
+use super::status::StatusView;
 use crate::corruption::Finding;
 use crate::state::MemberCounts;
 use lockmesh_protocol::id::{LogIndex, NodeName, Term};
@@ -87,7 +87,7 @@ pub struct FollowerFigures {
 }
 
 /// Returns the server's current figures.
-pub(super) fn figures(view: &View<'_>) -> Figures {
+pub(super) fn figures(view: &StatusView<'_>) -> Figures {
     let (log, state) = (view.core.log_status(), view.core.state());
     Figures {
         term: log.term,
@@ -124,7 +124,7 @@ pub(super) fn figures(view: &View<'_>) -> Figures {
     }
 }
 
-fn failure_tolerance(view: &View<'_>) -> usize {
+fn failure_tolerance(view: &StatusView<'_>) -> usize {
     if !view.core.is_serving() {
         return 0;
     }
@@ -133,7 +133,7 @@ fn failure_tolerance(view: &View<'_>) -> usize {
     healthy.saturating_sub(voters.len() / 2 + 1)
 }
 
-fn follower_figures(view: &View<'_>, last_index: LogIndex) -> Vec<FollowerFigures> {
+fn follower_figures(view: &StatusView<'_>, last_index: LogIndex) -> Vec<FollowerFigures> {
     if !view.core.is_serving() {
         return Vec::new();
     }

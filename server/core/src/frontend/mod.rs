@@ -26,9 +26,9 @@
 //! | `leaders.rs` | `LeaderHistory`: leader changes, and the last contact |
 //! | `mesh.rs` | `GossipKeyAge`, and requests from agents in the mesh |
 //! | `admission.rs` | permissions and limits of requests |
-//! | `status.rs` | `View`: a read-only view of the server, and replies that describe the server |
-//! | `readiness.rs` | readiness, and the reasons against it, by a `View` |
-//! | `figures.rs` | a server's figures for monitoring, by a `View` |
+//! | `status.rs` | `StatusView`: a read-only view of the server, and replies that describe the server |
+//! | `readiness.rs` | readiness, and the reasons against it, by a `StatusView` |
+//! | `figures.rs` | a server's figures for monitoring, by a `StatusView` |
 //!
 //! Most parts are values that own their state, and functions of such values: they do not depend on
 //! [`Frontend`].
@@ -87,7 +87,7 @@ use mesh::GossipKeyAge;
 use pending::{CallKind, Pending, PendingCalls, ReadWanted};
 use servers::{Eligibility, ProgramVersions};
 use stalls::{WriteHealth, has_other_voters, servers_behind};
-use status::{View, leader_hint, with_leader_hint};
+use status::{StatusView, leader_hint, with_leader_hint};
 use std::time::Duration;
 use views::{Views, WaitingRead};
 use watches::Watches;
@@ -544,8 +544,8 @@ impl Frontend {
         WallTime(millis + now.since(read_at).as_millis() as u64)
     }
 
-    fn view(&self, now: Time) -> View<'_> {
-        View {
+    fn view(&self, now: Time) -> StatusView<'_> {
+        StatusView {
             now,
             core: &self.core,
             config: &self.config,

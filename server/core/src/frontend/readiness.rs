@@ -2,7 +2,7 @@
 //!
 //! Monitoring and rolling restarts use this; no request is rejected because of it.
 
-use super::status::View;
+use super::status::StatusView;
 use std::fmt;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ impl fmt::Display for NotReady {
 }
 
 /// Returns the reasons why this server cannot serve now; empty if it can.
-pub(super) fn not_ready(view: &View<'_>) -> Vec<NotReady> {
+pub(super) fn not_ready(view: &StatusView<'_>) -> Vec<NotReady> {
     let mut reasons = Vec::new();
     if view.eligibility.is_removed() {
         reasons.push(NotReady::Removed);
@@ -74,7 +74,7 @@ pub(super) fn not_ready(view: &View<'_>) -> Vec<NotReady> {
 }
 
 /// Returns the reason why this server has no working leader, if so.
-fn not_led(view: &View<'_>) -> Option<NotReady> {
+fn not_led(view: &StatusView<'_>) -> Option<NotReady> {
     let autopilot = view.core.autopilot(view.now);
     let silence_allowed = autopilot.longest_silence();
     let Some(leader) = view.core.leader() else { return Some(NotReady::NoLeader) };

@@ -3,7 +3,7 @@
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::pending::ReadWanted;
-use super::status::{View, leader_hint};
+use super::status::{StatusView, leader_hint};
 use super::views::{Position, WaitingRead};
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
@@ -129,7 +129,7 @@ impl Frontend {
 
 /// The contact to the leader, for an answer: whether one is known, and the time since its last
 /// message.
-fn contact(view: &View<'_>) -> (bool, Duration) {
+fn contact(view: &StatusView<'_>) -> (bool, Duration) {
     let leader = view.core.leader();
     let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
     // Clients use it to bound the age of a stale reply, so it grows while there is no leader, and
@@ -141,7 +141,7 @@ fn contact(view: &View<'_>) -> (bool, Duration) {
 
 /// Replies with the current rows, under an index of at least `least`.
 fn send_rows(
-    view: &View<'_>,
+    view: &StatusView<'_>,
     query: &Query,
     (to, least, kind): (CallRef, LogIndex, AnswerKind),
     actions: &mut Actions,
@@ -155,7 +155,7 @@ fn send_rows(
             let answer = Answer { index, rows, known_leader, last_contact };
             actions.answer(to, Response::Answer(answer), kind);
         }
-        Listing::View(view) => {
+        Listing::StatusView(view) => {
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             actions.long_reads.push((to, read));
         }
@@ -164,7 +164,7 @@ fn send_rows(
 }
 
 /// Replies to a reader whose wait is over with the same rows.
-fn send_unchanged(view: &View<'_>, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
+fn send_unchanged(view: &StatusView<'_>, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
     let least = view.core.state().least_index(&parked.query, parked.known);
     send_rows(view, &parked.query, (parked.from, least, kind), actions);
 }

@@ -15,7 +15,7 @@ use lockmesh_protocol::time::Time;
 
 /// A server at one time, read-only.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
+pub(super) struct StatusView<'a> {
     pub(super) now: Time,
     pub(super) core: &'a Core,
     pub(super) config: &'a FrontendConfig,
@@ -37,7 +37,7 @@ pub(super) fn autopilot(core: &Core) -> Response {
 }
 
 /// Returns this server's introduction, for servers that do not belong to a quorum yet.
-pub(super) fn introduction(view: &View<'_>) -> Introduction {
+pub(super) fn introduction(view: &StatusView<'_>) -> Introduction {
     let Server { id: server, node, node_id, address, instance_id, format } = view.config.own_record.clone();
     let cluster_id = view.config.cluster_id.clone();
     let others = view.core.state().servers().filter(|row| row.id != server);
@@ -50,7 +50,7 @@ pub(super) fn introduction(view: &View<'_>) -> Introduction {
 }
 
 /// Returns the quorum's status as seen by this server.
-pub(super) fn status(view: &View<'_>, caller: &NodeName) -> Status {
+pub(super) fn status(view: &StatusView<'_>, caller: &NodeName) -> Status {
     let log = view.core.log_status();
     let caller = caller.folded();
     let mut agents = view.core.state().agents();
@@ -71,7 +71,7 @@ pub(super) fn status(view: &View<'_>, caller: &NodeName) -> Status {
     }
 }
 
-fn server_statuses(view: &View<'_>) -> Vec<ServerStatus> {
+fn server_statuses(view: &StatusView<'_>) -> Vec<ServerStatus> {
     let autopilot = view.core.autopilot(view.now);
     let status = |id: ServerId| {
         let row = view.core.state().server(id);

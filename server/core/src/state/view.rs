@@ -30,10 +30,10 @@ pub enum Listing {
 
 /// A snapshot of the rows of an answer.
 #[derive(Clone, Debug)]
-pub struct View(Source);
+pub struct View(ViewSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ViewSource {
     /// All keys, and the selection of the wanted ones. It costs only the pages that change while it
     /// exists.
     Keys { entries: Pages<Arc<Entry>>, prefix: Key, wanted: WantedRows },
@@ -94,7 +94,7 @@ impl State {
         let view = match query {
             Query::Entries(prefix) => self.keys_view(prefix, WantedRows::Entries),
             Query::Keys { prefix, separator } => self.keys_view(prefix, WantedRows::Names(separator.clone())),
-            _ => View(Source::Rows(Arc::new(self.query(query).1))),
+            _ => View(ViewSource::Rows(Arc::new(self.query(query).1))),
         };
         // Not below the index that woke the reader, or it would retry with the same index in a
         // loop.
@@ -108,7 +108,7 @@ impl State {
     }
 
     fn keys_view(&self, prefix: &Key, wanted: WantedRows) -> View {
-        View(Source::Keys { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
+        View(ViewSource::Keys { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
     }
 
     /// A lower bound of the size of the trees that a transaction reads, in bytes.
@@ -125,15 +125,15 @@ impl View {
     /// Builds the rows; `None` if they exceed `limit` bytes.
     pub fn rows(&self, limit: usize) -> Option<Rows> {
         match &self.0 {
-            Source::Keys { entries, prefix, wanted: WantedRows::Entries } => {
+            ViewSource::Keys { entries, prefix, wanted: WantedRows::Entries } => {
                 let entries = entries.under(prefix.as_str()).map(|(_, entry)| entry.clone());
                 Some(Rows::Entries(entries.collect()))
             }
-            Source::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
+            ViewSource::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
                 let prefix = prefix.as_str();
                 names(entries.under(prefix).map(|(key, _)| key), prefix, separator, limit)
             }
-            Source::Rows(rows) => Some(Rows::clone(rows)),
+            ViewSource::Rows(rows) => Some(Rows::clone(rows)),
         }
     }
 
@@ -142,14 +142,14 @@ impl View {
     pub fn part(&self, after: u64, size: usize) -> (Rows, Option<u64>) {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
         let (rows, next) = match &self.0 {
-            Source::Keys { entries, prefix, wanted: WantedRows::Entries } => {
+            ViewSource::Keys { entries, prefix, wanted: WantedRows::Entries } => {
                 let rows = entries.under_after(prefix.as_str(), after);
                 let (rows, count) = taken(rows, size, |(key, entry)| entry.least_bytes(key));
                 let next = after + count;
                 let rows = rows.into_iter().map(|(_, entry)| entry.clone()).collect();
                 (Rows::Entries(rows), (next < entries.size_under(prefix.as_str()).0).then_some(next))
             }
-            Source::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
+            ViewSource::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
                 let prefix = prefix.as_str();
                 // The last key of the part before: its name may continue.
                 let known = after.checked_sub(1).and_then(|last| entries.under_after(prefix, last).next());
@@ -166,7 +166,7 @@ impl View {
                 let next = after + count;
                 (Rows::Keys(names), (next < entries.size_under(prefix).0).then_some(next))
             }
-            Source::Rows(rows) => rows.part(after, size),
+            ViewSource::Rows(rows) => rows.part(after, size),
         };
         (rows, next.map(|next| next as u64))
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// The longest latency that is distinguished from longer ones.
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_LATENCY: Duration = Duration::from_secs(600);
 
 /// Latencies as they are collected: one a client, added up at the end.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Latencies(Histogram<u64>);
 impl Latencies {
     /// No latencies yet. Figures are kept with three digits.
     pub(super) fn new() -> Self {
-        let longest = u64::try_from(LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        let longest = u64::try_from(MAX_LATENCY.as_nanos()).unwrap_or(u64::MAX);
         Self(
             Histogram::new_with_bounds(1_000, longest, 3)
                 .expect("the bounds are in order and 3 digits are allowed"),

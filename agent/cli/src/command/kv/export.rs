@@ -41,7 +41,7 @@ const PIECE: usize = 64 << 10;
 pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     let prefix = args.prefix.trim_start_matches('/');
     let mut entries = client.kv().entries(prefix, &args.consistency.read()).await?;
-    let mut progress = Progress::new(stderr().is_terminal() && !stdout().is_terminal());
+    let mut progress = ExportProgress::new(stderr().is_terminal() && !stdout().is_terminal());
     let (mut piece, mut count) = (Vec::new(), 0);
     while let Some(entry) = entries.next().await? {
         piece.extend_from_slice(if count == 0 { b"[\n" } else { b",\n" });
@@ -74,13 +74,13 @@ fn pack(entry: &Entry, into: &mut Vec<u8>) -> Result<(), CliError> {
 }
 
 /// The progress of an export whose output is not on the terminal.
-struct Progress {
+struct ExportProgress {
     is_shown: bool,
     bytes: usize,
     next: Instant,
 }
 
-impl Progress {
+impl ExportProgress {
     fn new(is_shown: bool) -> Self {
         Self { is_shown, bytes: 0, next: Instant::now() + PROGRESS_INTERVAL }
     }
