@@ -155,7 +155,7 @@ fn send_rows(
             let answer = Answer { index, rows, known_leader, last_contact };
             actions.answer(to, Response::Answer(answer), kind);
         }
-        Listing::StatusView(view) => {
+        Listing::View(view) => {
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             actions.long_reads.push((to, read));
         }
