@@ -267,6 +267,7 @@ impl WatchTask {
         let clock = self.watches.clock;
         let mut stopping = self.watches.stopping.subscribe();
         let mut lease = self.watches.upstream.lease();
+        // It may have changed since the session was read.
         lease.mark_changed();
         let (mut reading, mut ending): (Option<BoxFuture<SessionRead>>, Option<BoxFuture<bool>>) =
             (None, None);
@@ -345,6 +346,7 @@ impl WatchTask {
             loop {
                 told.closed().await;
                 tokio::time::sleep(LINGER).await;
+                // Guards poll: one may have returned meanwhile.
                 if told.is_closed() {
                     return;
                 }
