@@ -273,7 +273,7 @@ fn start_upstream(
     (endpoint, datagrams): (&Arc<Endpoint>, Option<&DatagramSocket>),
 ) -> Result<Upstream, AgentError> {
     let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
-    // The configured port may be 0, which stands for any free one.
+    // The configured port may be 0, which means any free one.
     let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
     let gossip_port = datagrams.and_then(|socket| socket.local_address().ok());
     let gossip = gossip_port.map(|gossip| SocketAddr::new(local.advertise.ip(), gossip.port()));

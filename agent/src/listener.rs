@@ -128,7 +128,7 @@ impl Listener {
         loop {
             match timeout(IDLE_TIMEOUT, connection.accept()).await {
                 Ok(Ok((Purpose::Calls, sender, receiver))) => {
-                    // A juror's challenge takes a while, and must not delay those on other streams.
+                    // A juror's challenge takes a while, and must not delay calls on other streams.
                     tokio::spawn(self.clone().answer_all(connection.clone(), sender, receiver));
                 }
                 Ok(Ok((Purpose::Raft, ..))) => {

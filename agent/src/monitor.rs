@@ -74,7 +74,7 @@ impl Log {
         let level = *event.metadata().level();
         let mut line = None;
         for reader in self.readers().iter().filter(|reader| level <= reader.level) {
-            // Formatted once for all readers, and not at all if none has this level.
+            // Formatted once for all readers, and never if none has this level.
             let line = line.get_or_insert_with(|| Arc::new(Line::of(event)));
             if let Err(mpsc::error::TrySendError::Full(_)) = reader.lines.try_send(Arc::clone(line)) {
                 reader.dropped.fetch_add(1, Ordering::Relaxed);

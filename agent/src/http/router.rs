@@ -80,7 +80,7 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         };
     };
     let mut response = guarded((api, peer), head, route, (tail, is_lossy), body).await;
-    // As of a Consul agent without ACLs.
+    // The header of a Consul agent without ACLs.
     response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
     (response, route.path)
 }

@@ -92,7 +92,7 @@ async fn read(
         checks.extend_from_slice(checks_of(&answer.rows)?);
         *index = answer.index;
     }
-    // An empty list of checks does not tell whether the node and its service exist.
+    // An empty list of checks leaves open if the node and its service exist.
     let query = Query::Node(node.clone());
     let read = Read { query, consistency: Consistency::Default, blocking: None };
     let (mut exists, mut services) = (false, BTreeSet::new());

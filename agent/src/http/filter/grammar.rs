@@ -165,7 +165,7 @@ fn number(input: &mut Input<'_>) -> Parsed<String> {
         alt((token("0").void(), (class("[1-9]", |char| ('1'..='9').contains(&char)), digits()).void()));
     let fraction = (token("."), class("[0-9]", |char| char.is_ascii_digit()), digits());
     let text = (opt(token("-")), whole, opt(fraction)).take().parse_next(input)?;
-    // What follows is only looked at: it belongs to the next rule.
+    // The text behind the number is not consumed: it belongs to the next rule.
     let after = input.checkpoint();
     let start = input.current_token_start();
     let is_whole = alt((blank, end, token(")").void())).parse_next(input).is_ok();

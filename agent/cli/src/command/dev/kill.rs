@@ -219,7 +219,7 @@ async fn kill_server(
                 }
             }
             Ok(Err(error)) => silence = error.to_string(),
-            // The time is over: the last error says more.
+            // The time is over: the last error is more useful than the timeout.
             Err(_) => {}
         }
         sleep(LOOK_INTERVAL).await;
