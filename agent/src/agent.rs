@@ -186,6 +186,7 @@ impl Agent {
         let mut is_silent = self.registry.silence().await;
         let node = &self.identity.node;
         let outcome = self.upstream.leave(node).await;
+        // After a failed leave the node stays, and its checks are written again.
         *is_silent = outcome.is_ok();
         self.has_left.store(outcome.is_ok(), Ordering::Relaxed);
         match &outcome {
@@ -272,6 +273,7 @@ fn start_upstream(
     (endpoint, datagrams): (&Arc<Endpoint>, Option<&DatagramSocket>),
 ) -> Result<Upstream, AgentError> {
     let incarnation = incarnation::of_this_process(&identity).map_err(AgentError::Random)?;
+    // The configured port may be 0, which means any free one.
     let port = endpoint.local_address().map_or(config.listen.port(), |address| address.port());
     let gossip_port = datagrams.and_then(|socket| socket.local_address().ok());
     let gossip = gossip_port.map(|gossip| SocketAddr::new(local.advertise.ip(), gossip.port()));

@@ -99,6 +99,7 @@ impl HandoverFile {
         let written = async {
             let turn = Arc::clone(&self.turn).lock_owned().await;
             let write = move || {
+                // Held until the write ends, even if its caller stopped waiting.
                 let _turn = turn;
                 if path.parent().is_some_and(Path::exists) { write_durably(&path, &text) } else { Ok(()) }
             };

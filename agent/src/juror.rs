@@ -46,6 +46,7 @@ impl Juror {
 
     /// Returns a node's reply.
     pub(crate) async fn challenge(&self, question: NodeQuestion) -> Response {
+        // Rejected instead of queued: the server would not wait for a late reply.
         let Ok(_permit) = self.permits.try_acquire() else {
             JUROR_QUESTIONS.with_label_values(&["refused"]).inc();
             let reason = format!("this agent challenges at most {MAX_QUESTIONS} others at a time");

@@ -79,6 +79,7 @@ impl Listener {
     async fn welcome(self, arrival: Arrival, turn: HandshakeTurn) {
         let remote = arrival.remote_address();
         let handshake = timeout(HANDSHAKE_TIMEOUT, arrival.handshake()).await;
+        // It limits handshakes alone: established connections have limits of their own.
         drop(turn);
         let reason = match handshake {
             Ok(Ok(connection)) => match connection.peer().role {
@@ -127,6 +128,7 @@ impl Listener {
         loop {
             match timeout(IDLE_TIMEOUT, connection.accept()).await {
                 Ok(Ok((Purpose::Calls, sender, receiver))) => {
+                    // A juror's challenge takes a while, and must not delay calls on other streams.
                     tokio::spawn(self.clone().answer_all(connection.clone(), sender, receiver));
                 }
                 Ok(Ok((Purpose::Raft, ..))) => {

@@ -107,10 +107,13 @@ impl Member {
     }
 
     async fn turn(&mut self, mut output: Output) {
+        // With a new lease, this host is another member of the mesh.
         if let Some(lease) = self.upstream.registered_lease() {
             self.become_member(self.clock.now(), MemberId::of_agent(lease), &mut output);
         }
+        // Before the timers: a reply that has arrived must not count as missing.
         self.receive_datagrams(&mut output).await;
+        // Read after the datagrams, which may have taken a while.
         let now = self.clock.now();
         let Some(mesh) = &mut self.mesh else { return };
         mesh.tick(now, &mut output);
@@ -142,6 +145,7 @@ impl Member {
 
     /// Handles a batch of received datagrams; returns `true` if the socket is empty.
     fn take_batch(&mut self, output: &mut Output) -> bool {
+        // A byte more than allowed, so that a longer datagram is recognized and not cut.
         let (now, mut buffer) = (self.clock.now(), [0; MAX_DATAGRAM_BYTES + 1]);
         for _ in 0..BATCH {
             let Some(length) = self.socket.take(&mut buffer) else { return true };

@@ -66,6 +66,7 @@ pub(crate) struct Awaited(Vec<Asked>);
 impl Awaited {
     /// Records a challenge that was sent.
     pub(crate) fn push(&mut self, asked: Asked) {
+        // Challenges without a reply would accumulate: only their callers have a timeout.
         self.0.retain(|earlier| !earlier.answer.is_closed());
         self.0.push(asked);
     }

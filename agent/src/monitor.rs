@@ -74,6 +74,7 @@ impl Log {
         let level = *event.metadata().level();
         let mut line = None;
         for reader in self.readers().iter().filter(|reader| level <= reader.level) {
+            // Formatted once for all readers, and never if none has this level.
             let line = line.get_or_insert_with(|| Arc::new(Line::of(event)));
             if let Err(mpsc::error::TrySendError::Full(_)) = reader.lines.try_send(Arc::clone(line)) {
                 reader.dropped.fetch_add(1, Ordering::Relaxed);
@@ -94,6 +95,7 @@ impl Log {
         let number = LEVELS.iter().position(|known| *known == level).unwrap_or_default();
         let changed = self.level.swap(number, Ordering::Relaxed) != number;
         drop(readers);
+        // A rebuild visits every place that logs, and only another level changes its result.
         if changed {
             tracing::callsite::rebuild_interest_cache();
         }
@@ -313,6 +315,7 @@ impl Monitor {
         let mut lines = Vec::new();
         tokio::select! {
             biased;
+            // First: lines from before the stop are still sent.
             _ = self.lines.recv_many(&mut lines, QUEUE) => {}
             _ = self.stopping.wait_for(|stopping| *stopping) => return None,
         }

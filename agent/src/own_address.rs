@@ -48,6 +48,7 @@ impl OwnAddress {
             Some(Host::Ip(address)) => Self::fixed(*address),
             Some(Host::Name(name)) => {
                 let found = (name.as_str(), 0).to_socket_addrs().ok().and_then(|mut found| found.next());
+                // The name may not resolve before the network is up.
                 let found = found.map(|found| found.ip()).or_else(|| towards_first(servers));
                 Self::new(AddressSource::Name(name.clone()), found.unwrap_or(Ipv4Addr::LOCALHOST.into()))
             }

@@ -86,6 +86,7 @@ impl PinStore {
     /// Writes the newest pin. Waits for the disk.
     pub fn write(&self) {
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        // A late write must not bring back the pin of a node that has left.
         let (Some(path), Some(pin), false) = (&self.path, &newest.pin, newest.has_left) else { return };
         let kept = Kept { cluster_id: pin.cluster_id.clone(), index_base: pin.index_base };
         let text = serde_json::to_string(&kept).expect("strings and numbers become JSON");

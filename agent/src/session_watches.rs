@@ -268,6 +268,7 @@ impl WatchTask {
         let clock = self.watches.clock;
         let mut stopping = self.watches.stopping.subscribe();
         let mut lease = self.watches.upstream.lease();
+        // It may have changed since the session was read.
         lease.mark_changed();
         let (mut reading, mut ending): (Option<BoxFuture<SessionRead>>, Option<BoxFuture<bool>>) =
             (None, None);
@@ -346,6 +347,7 @@ impl WatchTask {
             loop {
                 event_channel.closed().await;
                 tokio::time::sleep(LINGER).await;
+                // Guards poll: one may have returned meanwhile.
                 if event_channel.is_closed() {
                     return;
                 }

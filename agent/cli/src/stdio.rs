@@ -182,6 +182,7 @@ impl Output {
 
     fn push(&self, queue: &mut Queue, piece: Piece) {
         queue.push(piece);
+        // A thread that writes looks at the queue again when it is done.
         if !queue.is_writing {
             self.work.notify_one();
         }
@@ -250,6 +251,7 @@ impl Queue {
 
     fn pop(&mut self) -> Option<Piece> {
         if self.waiting.is_empty() {
+            // The memory of a burst is not kept for the life of the process.
             self.waiting.shrink_to(KEPT_MESSAGES);
             self.count_dropped();
         }

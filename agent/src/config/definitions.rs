@@ -37,6 +37,7 @@ pub fn configured_check(number: usize, value: &Value) -> Result<NewCheck, Config
 fn unusable(list: &str, number: usize, value: &Value, error: &DefinitionError) -> ConfigError {
     let name = value.get("name").and_then(Value::as_str).unwrap_or_default();
     let error = error.to_string();
+    // The prefix is Consul's for a request, and means nothing in a file.
     let reason = error.trim_start_matches("Request decode failed: ");
     ConfigError::new(&format!("{list}[{number}]"), format!("({name:?}) cannot be used: {reason}"))
 }

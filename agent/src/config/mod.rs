@@ -219,6 +219,7 @@ impl AgentConfig {
                 format!("{problem}: use \"[::]:8301\" for both families"),
             ));
         }
+        // Without names, which are resolved with every connection, perhaps to other addresses.
         let servers = self.upstream.servers.iter().filter_map(|server| server.parse().ok());
         for server in servers.map(|server: SocketAddr| server.ip().to_canonical()) {
             let why = if listen.is_ipv4() && server.is_ipv6() {
@@ -249,6 +250,7 @@ impl AgentConfig {
     /// no port above that of `listen`, which [`Self::check`] rejects.
     pub fn gossip_address(&self) -> Option<SocketAddr> {
         let above = || match self.listen.port() {
+            // If `listen` has any free port, so has gossip: the port above it is not known yet.
             0 => Some(0),
             port => port.checked_add(1),
         };

@@ -120,6 +120,7 @@ impl Admission {
 
     /// Returns the place of a connection that has ended.
     pub(super) fn release(&mut self, seat: &Seat) {
+        // A connection that has ended must not be chosen to lose its place.
         self.claim(seat);
         self.free[seat.place as usize] += 1;
         let Some(address) = counted(seat.peer) else { return };

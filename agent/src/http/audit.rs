@@ -110,6 +110,7 @@ pub(super) async fn recorded(
     let mut record = Record {
         call,
         action,
+        // The debug format escapes line breaks, so that the keys stay on one line.
         keys: (!keys.is_empty()).then(|| cut(format!("{keys:?}"), MAX_TEXT)),
         status: None,
     };

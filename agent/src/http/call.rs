@@ -246,6 +246,7 @@ impl Call<'_> {
                 }
             }
         };
+        // The request is rejected in any case.
         let _ = tokio::time::timeout(DISCARD_TIMEOUT, taking).await;
     }
 }
@@ -313,5 +314,6 @@ fn check_cache_control(headers: &HeaderMap) -> Result<(), Failure> {
 
 /// Returns a wait with a little jitter added, so that waiters do not return all at once.
 pub(super) fn spread(wait: Duration) -> Duration {
+    // A sixteenth, as in Consul: some clients wait no longer before they give up.
     wait + wait.mul_f64(Random::new(seed()).fraction() / 16.0)
 }

@@ -31,6 +31,7 @@ pub(super) fn respond(requested: &HeaderMap, min: usize, mut response: Response<
         return response;
     }
     let headers = response.headers_mut();
+    // Also without compression: a cache must not serve this form to other clients.
     headers.append(header::VARY, VARY);
     if !accepts_gzip(requested) {
         return response;
@@ -87,8 +88,10 @@ impl Gzip {
             }
             let piece = self.next.split_to(PIECE.min(self.next.len()));
             encoder.write_all(&piece)?;
+            // A shorter piece is too little work for a pause.
             self.yields = piece.len() == PIECE;
             let compressed = std::mem::take(encoder.get_mut());
+            // The encoder keeps bytes back until it has a block.
             if !compressed.is_empty() {
                 return Poll::Ready(Some(Ok(Frame::data(compressed.into()))));
             }

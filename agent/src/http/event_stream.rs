@@ -59,6 +59,7 @@ impl EventSender {
         loop {
             tokio::select! {
                 news = &mut news => return Some(news),
+                // Noticed at once, and not with the next event or comment.
                 () = self.sender.closed() => return None,
                 () = tokio::time::sleep(KEEP_ALIVE) => {
                     self.sender.send(Bytes::from_static(b": nothing new\n\n")).await.ok()?;

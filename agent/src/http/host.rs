@@ -20,6 +20,7 @@ pub(super) fn check(api: &Api, head: &Parts) -> Result<(), Failure> {
     if !is_from_browser(&head.headers) {
         return Ok(());
     }
+    // A value that is not text becomes `?`, which is no agent's name.
     let named = head.headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?"));
     // The request line may name a host as well, and then both must match.
     let mut named = named.chain(head.uri.authority().map(|authority| authority.as_str()));

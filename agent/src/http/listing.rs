@@ -402,6 +402,7 @@ async fn send<R: Render>(
         };
     }
     if sender.send(Ok(joint.end())).await.is_ok() {
+        // The mark of the end, without which the body counts as broken off.
         let _ = sender.send(Ok(Bytes::new())).await;
     }
 }

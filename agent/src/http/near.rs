@@ -20,6 +20,7 @@ pub(super) async fn sorted_as_requested(
     answers: Vec<Part>,
 ) -> Result<Vec<Part>, Failure> {
     let Some(near) = call.params.non_empty("near") else { return Ok(answers) };
+    // Rows without a node have no distance.
     if !answers.iter().all(|part| is_of_nodes(&part.answer.rows)) {
         return Ok(answers);
     }

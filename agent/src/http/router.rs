@@ -47,6 +47,7 @@ pub async fn respond(api: &Api, peer: Peer, request: Request<Body>) -> Response<
     let may_wait = may_wait(head.uri.query().unwrap_or_default());
     metrics::count_request(name, response.status().as_str(), may_wait, arrived.elapsed());
     match head.method {
+        // It has no body, and its headers are those of the plain response.
         Method::HEAD => response,
         _ => compression::respond(&head.headers, api.limits.compress_min_bytes, response),
     }
@@ -79,6 +80,7 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         };
     };
     let mut response = guarded((api, peer), head, route, (tail, is_lossy), body).await;
+    // The header of a Consul agent without ACLs.
     response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
     (response, route.path)
 }

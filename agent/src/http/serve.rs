@@ -127,6 +127,7 @@ async fn accept_tcp(gate: Arc<Gate>, listener: TcpListener) {
                 }
                 Err(error) => gate.pause(&error).await,
             },
+            // The set keeps the result of each connection until it is taken.
             Some(_) = connections.join_next() => {}
             () = &mut closing => break,
         }
@@ -140,6 +141,7 @@ async fn accept_unix(gate: Arc<Gate>, mut socket: BoundSocket) {
     let health = &gate.api.own.socket;
     health.listening(&socket);
     let mut checks = interval(gate.api.limits.socket_check_interval);
+    // After a pause of this process, one check is enough.
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut connections = JoinSet::new();
     let mut closing = pin!(gate.closing());
@@ -161,6 +163,7 @@ async fn accept_unix(gate: Arc<Gate>, mut socket: BoundSocket) {
             begin(&gate, &mut connections, stream, peer).await;
         }
     }
+    // Before the file is removed, which would be reported as a problem.
     health.closed();
     drop(socket);
     finish(&gate, connections).await;

@@ -80,6 +80,7 @@ impl Tokens {
     }
 
     fn warning(&self, peer: Peer) -> Warning {
+        // An IPv4 address and its mapped IPv6 form are one client.
         let client = peer.ip().map_or(Client::User(peer.uid()), |ip| Client::Address(ip.to_canonical()));
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.len() >= MAX_CLIENTS || !warned.insert(client) {

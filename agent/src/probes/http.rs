@@ -95,6 +95,7 @@ pub(super) async fn request(target: &HttpTarget, limits: &Limits) -> Outcome {
     };
     let status = match code.as_u16() {
         200..=299 => CheckStatus::Passing,
+        // As in Consul: such a target is overloaded, but alive.
         429 => CheckStatus::Warning,
         _ => CheckStatus::Critical,
     };
@@ -142,6 +143,7 @@ async fn exchange(
         Box::new(stream)
     };
     let mut client = http1::Builder::new();
+    // As Go's client writes the names of headers.
     client.title_case_headers(true).max_buf_size(MAX_HEADERS);
     let shaken = client.handshake::<_, Full<Bytes>>(TokioIo::new(stream)).await;
     let (mut sender, connection) = shaken.map_err(broken)?;
@@ -185,6 +187,7 @@ impl Hop {
                 given.insert(name, HeaderValue::from_static(default));
             }
         }
+        // Each request has a connection of its own, which the target need not keep.
         given.insert(CONNECTION, HeaderValue::from_static("close"));
         let body = Bytes::from(target.body.clone());
         Ok(Self { url, method, headers: given, host, body })
@@ -193,12 +196,14 @@ impl Hop {
     /// Turns this request into the one that follows a redirect.
     fn redirect(&mut self, status: StatusCode, location: &str) -> Result<(), UrlError> {
         let next = self.url.join(location)?;
+        // As in Go's client, other redirects turn a request into a GET without a body.
         if !matches!(status, StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
             self.body = Bytes::new();
             if self.method != Method::HEAD {
                 self.method = Method::GET;
             }
         }
+        // As in Go's client, the check's `Host` is kept only for a relative location.
         if Url::parse(location).is_ok() {
             self.host = None;
         }
@@ -224,6 +229,7 @@ impl Hop {
         if self.accepts_gzip() {
             headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
+        // As in Go's client, a header of the check has priority over the user in its URL.
         if let Some(user) = &self.url.user
             && !headers.contains_key(AUTHORIZATION)
         {
@@ -279,6 +285,8 @@ impl Body {
                 Self::Plain(tail) => tail.push(bytes),
                 Self::Gzip(decoder) => {
                     for piece in bytes.chunks(GZIP_PIECE) {
+                        // As with a body that breaks off, the bytes that were expanded so far
+                        // count.
                         if decoder.write_all(piece).is_err() {
                             return;
                         }

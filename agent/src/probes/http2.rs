@@ -145,6 +145,7 @@ fn request(address: &str, tls: Option<&TlsTarget>, limits: &Limits) -> Result<Re
         .method(Method::POST)
         .uri(format!("{scheme}://{authority}/grpc.health.v1.Health/Check"))
         .header(CONTENT_TYPE, "application/grpc")
+        // Required by gRPC: it reveals proxies that would drop the trailers.
         .header(TE, "trailers")
         .header("grpc-timeout", format!("{}m", limits.timeout.as_millis()))
         .body(())
@@ -168,6 +169,7 @@ async fn read(
 }
 
 fn check_head(status: StatusCode) -> Result<(), ProbeError> {
+    // As gRPC maps statuses of HTTP to its own.
     let code = match status.as_u16() {
         200 => return Ok(()),
         400 => "Internal",
@@ -203,6 +205,7 @@ fn rpc_error(code: &'static str, text: &str) -> ProbeError {
 /// Encodes a `HealthCheckRequest` with its prefix.
 fn encoded(service: &str) -> Bytes {
     let mut message = Vec::new();
+    // In protobuf, an empty field is not encoded.
     if !service.is_empty() {
         message.push(0x0a);
         let mut length = service.len();
@@ -228,6 +231,7 @@ fn decoded(mut framed: BytesMut) -> Option<u64> {
     while framed.has_remaining() {
         let tag = varint(&mut framed)?;
         let skipped = match tag & 7 {
+            // All other fields are skipped: newer servers may send some.
             0 if tag >> 3 == 1 => {
                 status = varint(&mut framed)?;
                 0

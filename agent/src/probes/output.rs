@@ -63,6 +63,7 @@ pub(super) fn io_text(error: &io::Error) -> String {
     let text = text.split(" (os error ").next().unwrap_or_default();
     let mut letters = text.chars();
     match letters.next() {
+        // An abbreviation in capitals stays as it is.
         Some(first) if !letters.as_str().starts_with(char::is_uppercase) => {
             first.to_lowercase().chain(letters).collect()
         }

@@ -68,6 +68,7 @@ impl Script {
         let output = pipe::Receiver::from_owned_fd(reader.into())?;
         let child = Command::new(program)
             .args(args)
+            // A script that reads its input must not take the agent's.
             .stdin(Stdio::null())
             .stdout(writer.try_clone()?)
             .stderr(writer)
@@ -88,6 +89,7 @@ impl Script {
             tail.push(&buffer[..size]);
         }
         let exit = self.child.wait().await?;
+        // The leader is reaped: from here on the number may be another group's.
         self.group.0 = None;
         Ok(exit)
     }

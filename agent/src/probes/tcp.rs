@@ -110,6 +110,7 @@ async fn resolve(
         let address = address.into();
         ProbeError::Address { network, address, why }
     })?;
+    // As Go dials it: an address without a host means this host.
     if host.is_empty() {
         let local = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
         return Ok(local.map(|ip| SocketAddr::new(ip, port)).into());

@@ -50,6 +50,7 @@ async fn handshake_with(
     protocols: &[&[u8]],
 ) -> Result<TlsStream<TcpStream>, ProbeError> {
     let name = if target.server_name.is_empty() { tcp::host(address) } else { &target.server_name };
+    // Certificates have no dot at the end of a name.
     let name = name.trim_end_matches('.');
     let server = ServerName::try_from(name.to_owned())
         .map_err(|_| ProbeError::Tls(format!("tls: {name:?} is not a valid server name")))?;

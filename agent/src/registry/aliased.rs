@@ -39,6 +39,7 @@ impl AliasedNodes {
         self.tasks.retain(|node, task| {
             let is_followed = nodes.contains(node);
             if !is_followed {
+                // It may wait for a change for another minute.
                 task.abort();
             }
             is_followed
@@ -91,6 +92,7 @@ async fn read(
         checks.extend_from_slice(checks_of(&answer.rows)?);
         *index = answer.index;
     }
+    // An empty list of checks leaves open if the node and its service exist.
     let query = Query::Node(node.clone());
     let read = Read { query, consistency: Consistency::Default, blocking: None };
     let (mut exists, mut services) = (false, BTreeSet::new());

@@ -160,6 +160,7 @@ impl Folder {
         let services: Vec<StoredService> = read(&path.join(SERVICES), &batch, &mut present)?;
         let mut checks: Vec<StoredCheck> = read(&path.join(CHECKS), &batch, &mut present)?;
         for times in checks.iter_mut().map(|stored| &mut stored.times) {
+            // With another boot, the clock of these times has started again at 0.
             if std::mem::take(&mut times.boot) != folder.boot {
                 *times = Default::default();
             }
@@ -189,7 +190,9 @@ impl Folder {
                 }
                 Store::Adopted => (folder.join(ADOPTED), Some(String::new())),
             };
+            // If the entry is registered again, its file needs a batch again.
             files.departing.remove(&path);
+            // It came and went before it was written: there is no file to remove.
             if content.is_none() && !files.present.contains(&path) {
                 files.unwritten.remove(&path);
                 continue;
@@ -214,6 +217,7 @@ impl Folder {
         let folder = Arc::clone(self);
         tokio::spawn(async move {
             let turn = folder.turn().await;
+            // Before the write: it may miss what is noted from here on.
             folder.is_waiting.store(false, Ordering::SeqCst);
             // A failure is logged, and what was not written is written again later.
             folder.in_turn(turn, |folder, log| drop(folder.write_logged(log))).await
@@ -248,6 +252,7 @@ impl Folder {
                 Ok(()) | Err(_) => return Ok(()),
             };
             take_back(change);
+            // The disk may have a part of the change: its files are written as they were before.
             let is_restored = folder.write_files().map_or_else(|again| !is_own(&again.files), |()| true);
             match is_restored || !is_own(&changed) {
                 true => Err(NotStored::NotDone(error)),
@@ -299,7 +304,9 @@ impl Folder {
         files.present.extend(new.map(|(path, _)| path.clone()));
         let departing = std::mem::take(&mut files.departing);
         let mut needs_batch = files.has_batch || together.len() - departing.len() > 1;
+        // A batch on the disk would bring a removed file back at the next start.
         let departures = if files.has_batch { BTreeSet::new() } else { departing };
+        // Requests note changes meanwhile, and the disk may hang.
         drop(files);
         // Services before their checks: one that is stored is never without them.
         let mut changed = BTreeSet::new();
@@ -334,6 +341,7 @@ impl Folder {
         let named =
             contents.iter().filter_map(|(file, content)| Some((file.strip_prefix(folder).ok()?, content)));
         let text = text(&named.collect::<BTreeMap<_, _>>());
+        // Set before the write, which may reach the disk although it fails.
         let had_batch = std::mem::replace(&mut self.files().has_batch, true);
         let Err(error) = self.disk.write(&path, &text) else {
             // The batch has what cannot be written to its own file.

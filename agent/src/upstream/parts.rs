@@ -33,6 +33,7 @@ impl Upstream {
         let Read { query, consistency, .. } = read.clone();
         match self.call(read).await {
             Ok(answer) => Ok(Part::whole(answer)),
+            // Only now, because servers have few views, and most answers need none.
             Err(Unavailable::AnswerTooLong { .. }) => self.read_parts(query, consistency).await,
             Err(unavailable) => Err(unavailable),
         }

@@ -91,6 +91,7 @@ impl QuicConnection {
         let lane = match call {
             Call::Begin(id, request) => {
                 let lane = request.lane();
+                // Remembered for a cancel, which must take the same stream as its call.
                 if lane == Lane::Lists {
                     lock(&self.listing).insert(*id);
                 }
@@ -292,6 +293,7 @@ impl QuicConnection {
             if lane == Lane::Lists {
                 let mut listing = lock(&self.listing);
                 for (id, _) in &answers {
+                    // An answered call needs no cancel, and its id would stay.
                     listing.remove(id);
                 }
             }

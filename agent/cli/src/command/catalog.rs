@@ -93,6 +93,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
                 None => catalog.nodes(&read).await?.value,
             };
             output.print(&nodes, |nodes| node_table(nodes, detailed))?;
+            // As in Consul, an unknown service has an empty list: a typo would go unnoticed.
             if let Some(service) = service.filter(|_| nodes.is_empty()) {
                 warn(&format!(
                     "no node has service {service}; list services with `lockmesh catalog services`"

@@ -98,6 +98,7 @@ fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<Vec<PathB
     let mut paths = Vec::new();
     for (name, text) in texts {
         let path = folder.join(name);
+        // A failed write must not leave half a file in the place of a good one.
         let mut part = tempfile::NamedTempFile::new_in(folder).map_err(|error| cannot(&path, &error))?;
         part.write_all(text.as_bytes()).map_err(|error| cannot(&path, &error))?;
         if let Ok(replaced) = path.metadata() {
@@ -106,6 +107,7 @@ fn write(converted: &Conversion, folder: &Path, force: bool) -> Result<Vec<PathB
                 .and_then(|()| file.set_permissions(replaced.permissions()))
                 .map_err(|error| cannot(&path, &error))?;
         }
+        // Another process may have made the file since the check above.
         let written = if force { part.persist(&path) } else { part.persist_noclobber(&path) };
         written.map_err(|error| cannot(&path, &error.error))?;
         paths.push(path);

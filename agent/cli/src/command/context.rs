@@ -69,6 +69,7 @@ impl Context {
     /// # Errors
     /// A flag, a variable or the token file cannot be used; the error names it. Nothing was sent.
     pub fn resolve(arguments: &ConnectionArgs) -> Result<Self, CliError> {
+        // The file alone proves nothing: a killed agent leaves it behind.
         let answers = |path: &Path| UnixStream::connect(path).is_ok();
         resolve(arguments, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()), &answers)
     }
@@ -115,6 +116,7 @@ fn resolve(
 }
 
 fn read_token(file: &Path) -> Result<String, CliError> {
+    // A header cannot contain the newline at the end of the file.
     std::fs::read_to_string(file)
         .map(|text| text.trim().to_string())
         .map_err(|error| CliError::failed(format!("cannot read the token file {}: {error}", file.display())))

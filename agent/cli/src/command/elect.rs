@@ -172,6 +172,7 @@ async fn campaign(
                 false => Err(interrupted(name, has_run)),
             },
         };
+        // `--timeout` limits only the wait for the first election.
         limit = None;
         let fence = leadership.fence().map_or("unknown".into(), |fence| fence.to_string());
         held::report(&format!("leading, fence {fence}"));
@@ -196,6 +197,7 @@ async fn lead(
         None => serve(&held, signals, failure).await,
         Some(standby) => args.run_command((context, standby), &mut held, signals, failure).await,
     };
+    // Also after a failure: other candidates would wait for the end of the session.
     let resigned = held::within_ttl(longest_hold(args.ttl, args.window), held.release()).await;
     let code = ended?;
     if let (Some(_), Err(error)) = (code, resigned) {

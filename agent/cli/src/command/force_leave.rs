@@ -38,6 +38,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Ok(()) | Err(Error::Refused { .. }) => client.agent().members().await?,
         Err(_) => Vec::new(),
     };
+    // As in the catalog, nodes are not distinguished by letter case.
     let member = members.iter().find(|member| member.name.eq_ignore_ascii_case(&node));
     if let Some(why) = member.and_then(no_effect) {
         return Err(CliError::failed(why));

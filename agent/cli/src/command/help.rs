@@ -167,6 +167,7 @@ Examples:
 pub fn complete(program: Command) -> Command {
     let topic = ConnectionArgs::augment_args(Command::new(AGENT_ADDRESS))
         .about("The options of commands that connect to the agent")
+        // Hidden on the pages of the commands, all of which have these options.
         .mut_args(|option| option.hide(false))
         .help_template("{about-with-newline}\n{options}{after-help}")
         .disable_help_flag(true)

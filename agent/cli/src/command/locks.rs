@@ -50,6 +50,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             print_json(&locks)?;
         } else {
             let semaphores = Semaphores::of(&client, &locks, &read).await?;
+            // The history is a request of its own, and only the rest of a lock-delay needs it.
             let losses = match locks.iter().any(|lock| !lock.lock_delay.is_empty()) {
                 true => client.operator().losses(&read).await?.value,
                 false => Vec::new(),
@@ -87,6 +88,7 @@ impl Semaphores {
     async fn of(client: &Client, locks: &[Lock], read: &Read) -> Result<Self, CliError> {
         let mut lists = BTreeMap::new();
         for prefix in locks.iter().filter_map(semaphore_of) {
+            // All contenders of a semaphore share one list.
             if lists.contains_key(prefix) {
                 continue;
             }

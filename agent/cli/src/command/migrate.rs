@@ -95,6 +95,7 @@ struct TlsArgs {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let Command::Consul(args) = args.command;
     let (follow, verify_only, as_json) = (args.follow, args.verify_only, args.json);
+    // Without `--follow` there is no last pass, and a signal ends the process at once.
     let stop = if follow { Some(stop_signals()?) } else { None };
     let migration = Migration::new(args.into(), context.client()?, warn).await?;
     let report = migration.run(stop).await?;

@@ -166,6 +166,7 @@ impl WatchProgress {
         }
         self.index = next;
         match answer.index {
+            // Without an index no query would block, and the watch would never pause.
             0 => Err(CliError::failed("the agent gives no index for this view: it cannot be watched")),
             _ => Ok(None),
         }

@@ -143,6 +143,7 @@ pub(crate) fn similar<'k>(name: &str, known: &'k [String], spelling: Spelling) -
     let all: BTreeSet<&str> = known.iter().map(String::as_str).chain(sections).collect();
     let scored = all.into_iter().filter_map(|path| {
         let whole = osa_distance(&name, &spelling.plain(path));
+        // A key of another section ranks below an equally similar path.
         let word = osa_distance(&last(&name), &last(path)) + 1;
         let distance = whole.min(word);
         // Of a short name, two wrong characters leave nothing.

@@ -43,6 +43,7 @@ pub(super) fn prepare(
     let mut agents = Vec::new();
     for number in 1..=count {
         let home = MemberFolder::numbered(folder, Role::Agent, number);
+        // Only one process can listen on a TCP address; the others have their Unix sockets.
         let agent = AgentFolder { home, http: (number == 1).then_some(http) };
         let files = agent.home.prepare(certificates)?;
         if !are_old || !agent.home.config_file().exists() {

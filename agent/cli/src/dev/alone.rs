@@ -97,6 +97,7 @@ impl Identities {
 }
 
 fn server_config(node: &NodeConfig, folder: &Path) -> ServerConfig {
+    // The agent in this process learns the port from the running server.
     let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     ServerConfig {
         data_dir: folder.join("server"),

@@ -96,6 +96,7 @@ pub(super) fn loopback_agent(
 ) -> AgentConfig {
     AgentConfig {
         data_dir,
+        // Any free port, because the agents of one machine cannot share one.
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         advertise: Some(Host::Ip(Ipv4Addr::LOCALHOST.into())),
         node,

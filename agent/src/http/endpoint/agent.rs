@@ -129,6 +129,7 @@ pub(super) fn monitor(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let level = level(call.params.non_empty("loglevel").unwrap_or("info"))?;
     let format = if call.params.has("logjson") { Format::Json } else { Format::Text };
     let monitor = call.api.feeds.monitors.open(level)?;
+    // One piece: further lines wait in the monitor's queue, which drops and counts them.
     let (sender, pieces) = mpsc::channel(1);
     tokio::spawn(send_lines(monitor, format, sender));
     let mut response = Response::new(Body::pieces(pieces));
@@ -155,6 +156,7 @@ async fn send_lines(mut monitor: Monitor, format: Format, sender: mpsc::Sender<B
     loop {
         let lines = tokio::select! {
             lines = monitor.next(format) => lines,
+            // The log may be silent for long, and a client that is gone frees its place.
             () = sender.closed() => return,
         };
         let Some(lines) = lines else { return };

@@ -26,6 +26,7 @@ pub(super) async fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failu
     let servers = status.servers.iter();
     let map = CoordinateMap {
         datacenter: datacenter.clone(),
+        // Consul's name of the area that all datacenters are in.
         area_id: "wan".into(),
         coordinates: servers.map(|server| shapes::coordinate(&server.node, &Coordinate::default())).collect(),
     };

@@ -33,6 +33,7 @@ pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
 /// Lists the newest events, oldest first. A blocking query ends when the index differs: it is
 /// derived from the last event's id, and is not monotonic.
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    // As in Consul, the maximum wait is the default here.
     let (index, wait) = (call.index()?, call.wait(call.api.limits.max_query_time)?);
     let same_as = (index > 0).then_some((index, wait));
     let (index, events) = call.api.feeds.events.list(call.params.non_empty("name"), same_as).await;

@@ -113,6 +113,7 @@ impl NodeMeta {
             return Ok((first, None));
         }
         let nodes = joined(answers).await?;
+        // A change of a node changes the selection, too: a blocking query must see it.
         if nodes.index > first.answer.index {
             Arc::make_mut(&mut first.answer).index = nodes.index;
         }

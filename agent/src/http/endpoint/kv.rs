@@ -49,6 +49,7 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let Rows::Entries(entries) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     match entries.first() {
         None => Ok(absent(&answer)),
+        // The key has the replacement characters itself, and is not the one in the path.
         Some(_) if call.is_lossy => Ok(absent(&answer)),
         Some(entry) if call.params.has("raw") => {
             Ok(answer::with_meta(raw(&entry.value), &answer, MetaKind::Plain))

@@ -85,6 +85,7 @@ pub(super) async fn join(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     })?;
     let address = address.to_string();
     if let Err(unavailable) = call.api.upstream.join(&address).await {
+        // As in Consul, it is no error to join the address of a member.
         if is_member(call, named).await {
             return Ok(answer::nothing());
         }
@@ -207,6 +208,7 @@ async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
             // Earlier parts are shown in any case.
             let Ok(part) = call.api.upstream.call(NodeLeaseQuery::From(first)).await else { return };
             leases.extend(part.leases);
+            // A part that does not advance would be read for ever.
             next = part.next.filter(|next| *next > first);
         }
     };
@@ -404,6 +406,7 @@ impl MemberOf<'_> {
             port: server_port.unwrap_or_default(),
             tags,
             status,
+            // The versions of Consul's agents, which its programs print.
             protocol_min: 1,
             protocol_max: 5,
             protocol_cur: 2,

@@ -29,6 +29,7 @@ pub(super) fn live() -> Response<Body> {
 pub(super) async fn ready(call: &Call<'_>) -> Response<Body> {
     let known = call.api.upstream.not_ready();
     let mut reasons: Vec<String> = known.iter().map(ToString::to_string).collect();
+    // Without a connection or a leader, the request would only delay the reply.
     if reasons.is_empty() {
         reasons.extend(seen_by_server(call).await);
     }

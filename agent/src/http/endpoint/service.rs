@@ -35,6 +35,7 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let until = Instant::now() + super::super::call::spread(call.wait(call.api.limits.default_query_time)?);
     let mut progress = call.api.registry.progress();
     loop {
+        // Seen before the service is read, so that a later change ends the wait.
         let is_stopping = progress.borrow_and_update().is_stopping;
         let found = call.api.registry.service_health(&ServiceId::from(call.tail));
         let Some(found) = found else {
@@ -127,6 +128,7 @@ fn health_answer(
         false => answer::json(shape, call.layout()),
     };
     *response.status_mut() = status;
+    // The id in the path may have characters that no header can contain.
     if let Ok(reason) = HeaderValue::from_str(reason) {
         response.headers_mut().insert(REASON, reason);
     }

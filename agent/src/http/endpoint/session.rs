@@ -109,6 +109,7 @@ fn resolve_checks(object: &Object<'_>) -> Result<(Vec<String>, Vec<String>), Jso
         }
     };
     let (checks, node_checks) = (list("Checks")?, list("NodeChecks")?);
+    // As in Consul: the default of the older list never overrides `NodeChecks`.
     Ok(if checks.is_empty() {
         (Vec::new(), Vec::new())
     } else if checks == [SERF_HEALTH] || node_checks.is_empty() {

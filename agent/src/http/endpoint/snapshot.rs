@@ -118,6 +118,7 @@ async fn receive(call: &Call<'_>, mut body: Body) -> Result<File, Failure> {
         }
         file.write_all(&data).await.map_err(spool_failed)?;
     }
+    // The file is written in the background: the last error may show only here.
     file.flush().await.map_err(spool_failed)?;
     Ok(file.into_std().await)
 }

@@ -78,6 +78,7 @@ fn grouping(input: &mut Input<'_>) -> Parsed<Expression<Match>> {
     if opt(token("(")).parse_next(input)?.is_none() {
         return comparison.map(Expression::Leaf).parse_next(input);
     }
+    // Each level takes a part of the stack, and clients choose the text.
     if input.state.depth == MAX_DEPTH {
         input.state.is_too_deep = true;
         return Err(EmptyError);
@@ -164,6 +165,7 @@ fn number(input: &mut Input<'_>) -> Parsed<String> {
         alt((token("0").void(), (class("[1-9]", |char| ('1'..='9').contains(&char)), digits()).void()));
     let fraction = (token("."), class("[0-9]", |char| char.is_ascii_digit()), digits());
     let text = (opt(token("-")), whole, opt(fraction)).take().parse_next(input)?;
+    // The text behind the number is not consumed: it belongs to the next rule.
     let after = input.checkpoint();
     let start = input.current_token_start();
     let is_whole = alt((blank, end, token(")").void())).parse_next(input).is_ok();

@@ -74,6 +74,7 @@ impl Figure {
             scenario: scenario.to_owned(),
             clients,
             operations,
+            // Not divided by 0: JSON has no infinite number.
             per_second: operations as f64 / took.as_secs_f64().max(f64::MIN_POSITIVE),
             p50_ms: latencies.milliseconds(0.5),
             p90_ms: latencies.milliseconds(0.9),

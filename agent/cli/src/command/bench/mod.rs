@@ -149,6 +149,7 @@ async fn measure_each(args: &Args, scenarios: &[Scenario], plan: &Plan) -> io::R
     let is_stopped = || *plan.stop.borrow();
     for scenario in scenarios {
         if *scenario == Scenario::Watchers && !is_stopped() {
+            // Unlike the loops, watchers do not check for a stop, and `--hold` may be long.
             let mut stop = plan.stop.clone();
             tokio::select! {
                 measured = watchers::measure(args.crowd(), plan, report) => figures.extend(measured?),

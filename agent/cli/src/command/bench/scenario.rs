@@ -87,6 +87,7 @@ impl Plan {
     }
 
     fn new_session(&self) -> Vec<u8> {
+        // No client renews it, so it must outlast the warm-up and the measurement.
         let ttl = 60 + 2 * self.duration.as_secs();
         let body = format!(r#"{{"Name":"lockmesh bench","TTL":"{ttl}s","LockDelay":"0s","NodeChecks":[]}}"#);
         request("PUT", "/v1/session/create", body.as_bytes())
@@ -116,6 +117,7 @@ pub(super) async fn measure(scenario: Scenario, clients: usize, plan: &Plan) -> 
     while let Some(done) = tasks.join_next().await {
         all.add(&done.map_err(io::Error::other)??);
     }
+    // A measurement that was stopped early lasted for a part of its window only.
     let took = begin.elapsed().min(plan.duration);
     Ok((!took.is_zero()).then(|| Figure::of(scenario.name(), clients, took, &all)))
 }

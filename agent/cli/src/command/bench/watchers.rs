@@ -41,6 +41,7 @@ pub(super) async fn measure(crowd: Crowd, plan: &Plan, tell: impl Fn(&str)) -> i
     tell(&format!("{} watchers are blocked; holding them for {} s", crowd.count, crowd.hold.as_secs_f64()));
     sleep(crowd.hold).await;
     let lone = wake_one(&mut writer, plan, crowd.count).await?;
+    // A watcher that has returned before the change would count with a latency of 0.
     if let Some(early) = watchers.try_join_next() {
         let early = early.map_err(io::Error::other)?;
         return Err(early
@@ -90,6 +91,7 @@ async fn wake_one(writer: &mut Wire, plan: &Plan, count: usize) -> io::Result<Fi
     let mut index = write(writer, plan, "lone", b"0").await?;
     for round in 0..LONE_WAKES {
         watcher.send(&watch(plan, "lone", index)).await?;
+        // The first value must differ from `0`: an equal write wakes no watcher.
         let put = request("PUT", &plan.key("lone", ""), format!("{round}!").as_bytes());
         let begun = Instant::now();
         writer.send(&put).await?;
@@ -112,6 +114,7 @@ async fn write(wire: &mut Wire, plan: &Plan, key: &str, value: &[u8]) -> io::Res
 
 /// Makes sure that this process may open as many connections.
 fn make_room(count: usize) -> io::Result<()> {
+    // Besides the watchers: the other connections, the standard streams and the runtime.
     let needed = count as u64 + 64;
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= needed) {

@@ -117,6 +117,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<Head>> {
     }
     let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return Ok(None) };
     let mut lines = bytes[..at].split(|byte| *byte == b'\n');
+    // The three digits behind `HTTP/1.1 `.
     let status = lines.next().and_then(|line| number(line.get(9..12)?));
     let Some(status) = status.and_then(|status| u16::try_from(status).ok()) else {
         return wrong("has no status");

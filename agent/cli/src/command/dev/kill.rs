@@ -116,6 +116,7 @@ async fn kill_agent(
     limit: Duration,
 ) -> Result<Option<String>, CliError> {
     let node = running.name();
+    // Read before the kill: a later list may lack the holders on this node.
     let locks = witness
         .first_answer(async |client| Ok(client.operator().locks("", &Read::default()).await?.value))
         .await;
@@ -218,6 +219,7 @@ async fn kill_server(
                 }
             }
             Ok(Err(error)) => silence = error.to_string(),
+            // The time is over: the last error is more useful than the timeout.
             Err(_) => {}
         }
         sleep(LOOK_INTERVAL).await;

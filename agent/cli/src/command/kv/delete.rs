@@ -40,6 +40,7 @@ pub(super) async fn run(args: Args, client: &Client, context: &Context) -> Resul
         let prefix = args.key.as_deref().ok_or_else(|| {
             CliError::usage("missing prefix; to delete all keys: lockmesh kv delete --recurse ''")
         })?;
+        // Before the check for all keys, because `/` means all of them, too.
         let prefix = prefix.strip_prefix('/').unwrap_or(prefix);
         if prefix.is_empty() {
             confirm(context, args.yes, "loses every key, and with the keys every lock on them").await?;

@@ -43,6 +43,7 @@ pub(super) async fn run(args: Args, client: &Client) -> Result<(), CliError> {
     if key.is_empty() {
         return Err(said("Error! Missing KEY argument".into()));
     }
+    // Consul's client rejects the slash in writes, and overlooks it in reads.
     if key.starts_with('/') {
         return Err(said(format!("Error! Invalid key. Key must not begin with a '/': {key}")));
     }

@@ -236,6 +236,7 @@ impl Child {
                 None => {
                     self.supervisor_is_gone = true;
                     self.handle(Input::PeerGone);
+                    // The SIGCHLD of its end may have come first, and no other follows.
                     self.reap();
                 }
             },
@@ -255,6 +256,7 @@ impl Child {
     /// commands are reaped too.
     fn reap(&mut self) {
         loop {
+            // One SIGCHLD may stand for several processes.
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, _))) if Some(pid) == self.supervisor => self.supervisor = None,
                 Ok(Some((pid, status))) if Some(pid) == self.pid => {
@@ -291,6 +293,7 @@ impl Child {
                 }
                 Output::Report(message) => report(&text_of(&message)),
                 Output::Finished(outcome) => self.outcome = Some(outcome),
+                // Only a supervisor does this: a guard releases its hold itself.
                 Output::GiveBack(_) => {}
             }
         }
@@ -394,6 +397,7 @@ impl Signals {
 
 /// Stops this process until it receives SIGCONT.
 pub fn stop_ourselves() {
+    // Not SIGTSTP, which this process intercepts.
     if let Err(error) = kill_process(getpid(), Signal::STOP) {
         debug!(%error, "this process cannot be stopped");
     }

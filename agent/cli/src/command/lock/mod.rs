@@ -325,6 +325,7 @@ impl Options {
         awaited: &Awaited,
     ) -> Option<String> {
         let client = wanted.client();
+        // The caller has set a limit: both waits are short, and run at the same time.
         if matches!(acquired, Ok(Acquired::TimedOut)) && !self.once {
             let settled = held::settle_within(TIMED_OUT_LIMIT, client);
             return tokio::join!(awaited.reason(client, TIMED_OUT_LIMIT), settled).0;

@@ -70,6 +70,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             }
         }
         Command::SetConfig(args) => {
+            // It carries its index: another operator's concurrent change is not overwritten.
             let configuration = args.changed(operator.autopilot().await?);
             if !operator.configure_autopilot(&configuration).await? {
                 return Err(CliError::failed("the configuration was changed concurrently; retry"));

@@ -47,6 +47,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             }
         }
         Command::Rotate => {
+            // With its number, two rotations at the same time are one.
             let known = operator.gossip_key(&Read::default()).await?;
             let key = operator.rotate_gossip_key(known.number).await?;
             print_line(&format!(

@@ -166,6 +166,7 @@ fn danger(quorum: &Quorum, server: &Server) -> Option<String> {
     let healthy = rest.clone().filter(|other| other.healthy == Some(true)).count();
     let rest = rest.count();
     let is_lowered = server.voter && server.healthy == Some(true) && rest > 0;
+    // If no more than a majority is healthy, the next failure stops the cluster.
     (is_lowered && healthy <= rest / 2 + 1).then(|| {
         let voters = if rest == 1 { "1 voter remains".into() } else { format!("{rest} voters remain") };
         format!("tolerates no failure without {}: {voters}", named(server))

@@ -124,6 +124,7 @@ async fn save_to_stdout(client: &Client, read: &Read) -> Result<(), CliError> {
     let mut spool = unnamed()?;
     let handle = spool.try_clone()?;
     client.operator().save_snapshot(&mut File::from_std(handle), read).await?;
+    // The handle shares its position with the file.
     spool.rewind()?;
     Contents::of(&spool, Path::new("the backup"))?;
     spool.rewind()?;

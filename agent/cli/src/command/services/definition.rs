@@ -98,6 +98,7 @@ impl DefinitionArgs {
 
     fn service(self) -> NewService {
         let is_probe = self.check_http.is_some() || self.check_tcp.is_some() || self.check_grpc.is_some();
+        // As in Consul, a probe without an interval is rejected, and a TTL with one, too.
         let interval = self.check_interval.or_else(|| is_probe.then(|| DEFAULT_INTERVAL.into()));
         let check = NewCheck {
             ttl: self.check_ttl.unwrap_or_default(),

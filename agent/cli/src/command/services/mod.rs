@@ -115,6 +115,7 @@ pub(super) fn not_found(id: &str, error: Error) -> CliError {
 async fn services(agent: Agent<'_>, filter: &str) -> Result<Vec<ServiceHealth>, Error> {
     let (services, checks) = (agent.filter(filter).services().await?, agent.checks().await?);
     let health = |service: lockmesh_client::shape::agent::Service| {
+        // As in Consul, a check of the node counts for each of its services.
         let is_its_own = |check: &&Check| check.service_id.is_empty() || check.service_id == service.id;
         let checks: Vec<Check> = checks.values().filter(is_its_own).cloned().collect();
         let status = |check: &Check| CheckStatus::parse(&check.status);

@@ -157,6 +157,7 @@ impl Channel {
         if let Message::Deadline(_) = message {
             self.unsent.retain(|unsent| !matches!(unsent, Message::Deadline(_)));
         }
+        // Other messages are few: a deadline replaces an unsent one, and the rest is sent once.
         if self.unsent.len() < MAX_UNSENT || !matches!(message, Message::Signal(_)) {
             self.unsent.push_back(message);
         }

@@ -154,6 +154,7 @@ impl Supervisor {
             };
             let input = tokio::select! {
                 biased;
+                // A kill that is due waits for no other event.
                 () = tick => Some(Input::Tick),
                 started = received(&mut self.starting) => self.started(started),
                 message = self.guard.receive(), if !self.guard_is_gone => {
@@ -186,6 +187,7 @@ impl Supervisor {
 
     fn reap(&mut self) {
         loop {
+            // One SIGCHLD may stand for several processes.
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if Some(pid) == self.pid => {
                     if let Some(end) = end_of(status) {

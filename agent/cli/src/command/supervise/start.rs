@@ -83,6 +83,7 @@ impl Waiting {
 pub fn run(args: &Args) -> Result<ExitCode, CliError> {
     // Only for people who look for it.
     let _ = rustix::thread::set_name(c"lock-command");
+    // Standard input becomes the command's, and exec must close the socket.
     let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
     let foreign = |error: io::Error| {
         CliError::usage(format!(

@@ -39,6 +39,7 @@ pub fn kill(root: Pid) {
             // A group that has ended meanwhile needs no signal.
             let _ = Pid::from_raw(group).map(|group| kill_process_group(group, Signal::KILL));
         }
+        // Also one by one: a group whose leader is outside of the tree was left out.
         new.into_iter().for_each(|process| send(root, &numbers, process, Signal::KILL));
     }
 }
