@@ -22,6 +22,7 @@ impl Backoff {
     pub fn next_pause(&mut self) -> Duration {
         let length = self.next;
         self.next = length.saturating_mul(2).min(self.most);
+        // Callers that failed together must not retry together.
         length / 2 + (length / 2).mul_f64(self.random.fraction())
     }
 

@@ -106,6 +106,7 @@ impl Change {
             },
             Self::TableIndex(table, _) => table.since(),
             Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
+            // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }
     }

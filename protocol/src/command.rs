@@ -202,6 +202,8 @@ impl Command {
     /// servers cannot parse it.
     pub fn since(&self) -> u8 {
         match self {
+            // Without a catch-all, so that no new command counts as one that older servers can
+            // parse.
             Self::Kv(_)
             | Self::CreateSession(_)
             | Self::DestroySession(_)
@@ -228,6 +230,7 @@ impl Command {
             | Self::ReapMember { .. }
             | Self::EndRestart { .. }
             | Self::RotateGossipKey { .. } => 1,
+            // Servers of older builds cannot parse newer rows of a backup either.
             Self::Restore(RestoreStep::Part { rows, .. }) => {
                 rows.iter().map(crate::change::Change::since).max().unwrap_or(1)
             }
@@ -450,6 +453,7 @@ impl KvVerb {
     /// Returns `true` if the verb may change the state. An unknown verb does not: it is always
     /// rejected.
     pub fn is_write(&self) -> bool {
+        // The reads are listed: a verb that is missing here counts as a write, which is only slower.
         !matches!(
             self,
             Self::Unknown(_)

@@ -131,6 +131,7 @@ impl Response {
                 let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
                 Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
             }
+            // Not left out: a backup without these rows would look complete.
             Self::BackupPart(part) if part.rows.iter().any(|row| row.since() > dialect.row_format()) => {
                 let text = "the backup has rows that this agent does not support: save it through an agent of the \
                             servers' version";
@@ -145,6 +146,7 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
     let cause = match &loss.cause {
         LossCause::KeyDeleted if dialect < Dialect::Third => return None,
         LossCause::GivenUp { .. } if dialect < Dialect::Second => LossCause::Destroyed,
+        // Called only for peers before `Dialect::Fourth`, none of which knows this cause.
         LossCause::CheckFailed { check, .. } => LossCause::CheckCritical(check.clone()),
         _ => return Some(loss),
     };

@@ -27,6 +27,7 @@ pub enum DurationError {
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
+    // The micro sign, then the Greek letter: Go accepts both.
     ("µs", 1_000),
     ("μs", 1_000),
     ("ms", 1_000_000),
@@ -46,6 +47,7 @@ pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
         Some(b'+') => (false, &text[1..]),
         _ => (false, text),
     };
+    // Go requires no unit for zero alone.
     if rest == "0" {
         return Ok(0);
     }
@@ -55,6 +57,7 @@ pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let (nanos, after) = leading_part(text, rest)?;
+        // Go accepts the lowest negative number, which has no positive counterpart.
         total = total.checked_add(nanos).filter(|total| *total <= 1 << 63).ok_or_else(invalid)?;
         rest = after;
     }

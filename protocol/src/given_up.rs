@@ -62,6 +62,7 @@ impl TryFrom<&[GivenUpSession]> for GivenUpSessions {
     type Error = TooManyGivenUp;
 
     fn try_from(sessions: &[GivenUpSession]) -> Result<Self, TooManyGivenUp> {
+        // An array, so that a gossip message with the list can be copied; the rest is filler.
         let mut list = [GivenUpSession { session: SessionId::NIL, silent_for: None }; MAX_GIVEN_UP];
         let listed = list.get_mut(..sessions.len()).ok_or(TooManyGivenUp(sessions.len()))?;
         listed.copy_from_slice(sessions);

@@ -117,6 +117,7 @@ macro_rules! uuid {
             /// Parses an id from a client, case-insensitively; `None` if the text is not a
             /// hyphenated UUID.
             pub fn parse(text: &str) -> Option<Self> {
+                // The library also accepts other forms, such as one in braces or without hyphens.
                 let is_hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
                 let uuid = uuid::Uuid::try_parse(text).ok().filter(|_| is_hyphenated)?;
                 Some(Self(uuid.into_bytes()))
@@ -169,6 +170,7 @@ macro_rules! folded {
             #[must_use]
             pub fn folded(&self) -> Self {
                 let is_folded = |byte: u8| byte.is_ascii() && !byte.is_ascii_uppercase();
+                // The usual case: the text is shared, not copied.
                 if self.0.bytes().all(is_folded) {
                     return self.clone();
                 }

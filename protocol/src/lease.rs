@@ -282,6 +282,7 @@ impl LeaseKey {
 
     /// Derives a secret of the cluster for another purpose, which reveals nothing about this one.
     pub fn derived(&self, purpose: &str, number: u32) -> [u8; 32] {
+        // The zero ends the purpose: no two purposes with their numbers give the same bytes.
         keyed(&self.0, &[purpose.as_bytes(), b"\0", &number.to_be_bytes()]).finalize().into_bytes().into()
     }
 }
@@ -308,6 +309,7 @@ impl LeaseSecret {
     /// Returns `true` if the renewal was made with this secret.
     pub fn made(&self, renewal: &Renewal) -> bool {
         let Renewal { lease, sequence, nonce, code } = renewal;
+        // In constant time: the time of a rejection must not reveal how much of a code is right.
         self.message(*lease, *sequence, *nonce).verify_truncated_left(&code.0).is_ok()
     }
 
@@ -318,6 +320,8 @@ impl LeaseSecret {
 
     fn message(&self, lease: LeaseId, sequence: u64, nonce: u64) -> Hmac<Sha256> {
         let numbers = [u64::from(lease.agent.0), lease.began.0, sequence, nonce].map(u64::to_be_bytes);
+        // With its purpose: the secret also authenticates lists of sessions, and neither may pass
+        // as the other.
         keyed(&self.0, &[b"renewal", numbers.as_flattened()])
     }
 

@@ -79,6 +79,8 @@ impl Peer {
     /// # Errors
     /// The certificate is another node's, or of the other role.
     pub fn admits(&self, role: Role, node: &NodeName) -> Result<(), WrongCertificate> {
+        // Otherwise a server with the certificate of an agent would found a cluster that no agent
+        // can join.
         if self.role != role {
             return Err(WrongCertificate::Role { role: role.as_str(), certified: self.role.as_str() });
         }
@@ -91,6 +93,7 @@ impl Peer {
     /// Returns the URI under which a certificate names its owner: `lockmesh://agent/web-1`.
     pub fn to_uri(&self) -> String {
         let mut uri = format!("lockmesh://{}/", self.role.as_str());
+        // A name may contain any printable character, a URI only some.
         for byte in self.node.as_str().bytes() {
             match byte {
                 b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),

@@ -120,6 +120,7 @@ impl QuerySpec {
         let pairs = maps.into_iter().flatten().flatten().map(|(key, value)| key.len() + value.len());
         let targets = service.targets.iter().flatten();
         let targets = targets.map(|target| target.peer.len() + target.datacenter.len());
+        // Empty elements must count too, or a query could have any number of them.
         let elements = elements.chain(pairs).chain(targets).map(|length| length + 16);
         texts.into_iter().chain(of_service).map(String::len).chain(elements).sum()
     }

@@ -98,6 +98,7 @@ impl Query {
             | Self::Agents
             | Self::Coordinates
             | Self::PreparedQueries => true,
+            // The other operations read one row each, of a limited number.
             Self::Txn(ops) => ops.iter().any(|op| matches!(op, TxnOp::Kv(op) if op.verb == KvVerb::GetTree)),
             Self::Entry(_)
             | Self::Session(_)
@@ -222,6 +223,7 @@ impl Rows {
         ) -> (Rows, Option<usize>) {
             let rest = rows.get(after..).unwrap_or_default();
             let (mut encoded, mut count) = (Vec::new(), 0);
+            // At least one row, however long: a part without rows would never end the list.
             while count < rest.len() && encoded.len() < bytes {
                 wire::encode_into(&rest[count], &mut encoded);
                 count += 1;

@@ -243,6 +243,7 @@ impl Aggregate {
     /// Returns the worst of these checks, given by their ids and statuses.
     pub fn of<'a>(checks: impl IntoIterator<Item = (&'a str, CheckStatus)>) -> Self {
         let of_one = |(id, status)| match status {
+            // As in Consul, such a check counts by its id and not by its status.
             _ if is_maintenance(id) => Self::Maintenance,
             CheckStatus::Passing => Self::Passing,
             CheckStatus::Warning => Self::Warning,
@@ -382,6 +383,7 @@ impl Service {
             tagged_addresses: BTreeMap::new(),
             meta: BTreeMap::new(),
             port: 0,
+            // Consul's default.
             weights: (1, 1),
             enable_tag_override: false,
             create_index: LogIndex(0),
@@ -473,6 +475,7 @@ impl Coordinate {
         let squares = self.vec.iter().zip(&other.vec).map(|(a, b)| (a.0 - b.0) * (a.0 - b.0));
         let raw = squares.sum::<f64>().sqrt() + self.height.0 + other.height.0;
         let adjusted = raw + self.adjustment.0 + other.adjustment.0;
+        // As in serf: an adjustment must not make a distance negative.
         let seconds = if adjusted > 0.0 { adjusted } else { raw };
         // Only the order counts, so a distance beyond all limits is the longest one.
         Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)

@@ -159,6 +159,7 @@ impl Request {
     /// Returns the stream on which an agent sends it.
     pub fn lane(&self) -> Lane {
         match self {
+            // A renewal behind other calls may arrive too late for its sessions.
             Self::RenewLease(_) => Lane::Renewals,
             Self::ReadParts { .. } | Self::ReadPart { .. } | Self::EndView(..) | Self::BackupPart { .. } => {
                 Lane::Lists
@@ -215,6 +216,7 @@ impl Response {
     /// Returns the response for a node's reply.
     pub fn alive(answer: NodeAnswer) -> Self {
         match answer.given_up {
+            // The form that servers of every dialect read.
             None => Self::Alive(answer.renewal),
             Some(_) => Self::AliveGivingUp(Box::new(answer)),
         }
@@ -433,6 +435,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for FrameMessages<T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<Vec<T>, A::Error> {
+        // The length is only the claim of the peer, so no memory is reserved by it.
         let mut messages = Vec::with_capacity(sequence.size_hint().unwrap_or_default().min(64));
         while let Some(message) = sequence.next_element()? {
             if messages.len() == MAX_FRAME_MESSAGES {

@@ -39,6 +39,7 @@ impl TokenBucket {
     fn fill(&mut self, now: Time) {
         let passed = u64::try_from(now.since(self.filled).as_micros()).unwrap_or(u64::MAX);
         let filled = self.tokens.saturating_add(passed.saturating_mul(self.per_second));
+        // An earlier `now` must not refill the same time twice.
         (self.tokens, self.filled) = (filled.min(self.full), self.filled.max(now));
     }
 }

@@ -63,6 +63,7 @@ pub fn encode_within<T: Serialize>(value: &T, bytes: &mut Vec<u8>, limit: usize)
     // Only the limit can make the encoding of the protocol's types fail.
     let encoded = bincode::serde::encode_into_std_write(value, &mut bounded, bincode::config::standard());
     if encoded.is_err() {
+        // The rest of a value would be read as the beginning of the next one.
         bytes.truncate(start);
         return Err(LimitReached { limit });
     }

@@ -216,10 +216,12 @@ pub(crate) fn accept(reply: Reply) -> Result<Reply, Error> {
 
 /// Returns the timeout of a call with these read options.
 fn timeout_of(read: &Read) -> Duration {
+    // Without an index, an agent answers at once and ignores the wait.
     if read.index == 0 {
         return CALL_TIMEOUT;
     }
     let wait = read.wait.filter(|wait| !wait.is_zero()).unwrap_or(DEFAULT_WAIT_TIME);
+    // Agents extend a wait by up to a sixteenth, so that callers do not return together.
     wait.saturating_add(wait / 16).saturating_add(BLOCKING_EXTRA_TIME)
 }
 

@@ -82,6 +82,7 @@ impl Timer {
     pub async fn sleep_until(&mut self, moment: Moment) {
         while moment > self.clock.now() {
             if self.expired(moment).await.is_err() {
+                // Not to the end: a file descriptor may be free again.
                 let step = self.clock.now() + MAX_SLEEP_TIME;
                 self.clock.sleep_until(moment.min(step)).await;
             }

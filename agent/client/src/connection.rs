@@ -369,6 +369,8 @@ impl Body for Outgoing {
 
     fn size_hint(&self) -> SizeHint {
         match self {
+            // An exact size is sent as `Content-Length`: Consul ignores the chunked body of a
+            // session.
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Pieces(_) => SizeHint::default(),
         }

@@ -235,6 +235,7 @@ impl HoldersShared {
         let Outbox { cancelled, requests, events, notices } = std::mem::take(outbox);
         for number in cancelled {
             if let Some(task) = state.under_way.remove(&number) {
+                // Ends its connection too, so that the agent frees what the request waits for.
                 task.abort();
             }
         }
@@ -245,6 +246,7 @@ impl HoldersShared {
         }
         events.into_iter().for_each(|event| state.notify_waiting(event));
         notices.into_iter().for_each(log);
+        // Counted until everything is released, because `Client::settled` waits for that.
         if state.holder.is_tidying() != state.tidying.is_some() {
             state.tidying = state.holder.is_tidying().then(|| self.client.begin_tidying());
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 const UNITS: [(&str, f64); 8] = [
     ("ns", 1e-9),
     ("us", 1e-6),
+    // The micro sign, then the Greek letter: Go accepts both.
     ("µs", 1e-6),
     ("μs", 1e-6),
     ("ms", 1e-3),

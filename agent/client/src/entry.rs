@@ -32,6 +32,7 @@ impl From<shape::kv::Entry> for Entry {
             key: entry.key,
             value: entry.value.map(|blob| blob.0).unwrap_or_default(),
             flags: entry.flags,
+            // Without a holder, the field is absent or empty.
             session: Some(entry.session).filter(|session| !session.is_empty()),
             lock_index: entry.lock_index,
             create_index: entry.create_index,

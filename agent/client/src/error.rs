@@ -194,6 +194,7 @@ fn is_refusal(text: &str) -> bool {
         "was not found in the Raft configuration",
         "cannot be restored",
     ];
+    // Anywhere in the text: servers of Consul prefix an error that they pass on.
     REFUSALS.iter().any(|refusal| text.contains(refusal))
 }
 

@@ -128,6 +128,7 @@ impl Kv<'_> {
         }
         let body = download.whole(self.client.address()).await?;
         let reply = Reply { status, headers, body };
+        // If no key has the prefix; a 404 with a text is an error, as of an unknown route.
         match status == 404 && reply.body.is_empty() {
             true => Ok((None, reply)),
             false => accept(reply).map(|reply| (None, reply)),

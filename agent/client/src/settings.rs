@@ -129,6 +129,7 @@ fn tcp(text: &str) -> Result<Address, Error> {
     let wrong =
         |why: &str| Error::Settings(format!("the address {text:?} {why}: write host:port or unix:///path"));
     let authority = text.strip_suffix('/').unwrap_or(text);
+    // Rejected instead of ignored: a request would go to another path, or without a login.
     if authority.contains(['/', '?', '#', '@']) {
         return Err(wrong("has more than a host and a port"));
     }

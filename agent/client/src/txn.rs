@@ -134,6 +134,7 @@ impl Client {
     /// error but [`Outcome::RolledBack`].
     pub async fn txn(&self, txn: &Txn, read: &Read) -> Result<Outcome, Error> {
         let body = txn.to_json()?;
+        // A transaction never blocks: an index would only extend its timeout.
         let target = Target::new("/v1/txn").read(&Read { index: 0, ..*read });
         let reply = self.send(Verb::Put, target, body.into()).await?;
         // A conflict is a regular reply: its body lists the failed operations.

@@ -97,6 +97,7 @@ pub fn check_key(key: &str) -> Result<(), KeyError> {
 
 /// Returns the size of a write in a transaction's body.
 pub fn size_of(key: &str, value: &[u8]) -> usize {
+    // In JSON, characters of a key are escaped, and a value is in base64.
     let escaped = Value::from(key).to_string().len();
     OPERATION_OVERHEAD + escaped + value.len().div_ceil(3) * 4
 }

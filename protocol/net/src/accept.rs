@@ -34,6 +34,7 @@ impl AcceptFailures {
                 %error,
                 "cannot accept connections; retrying: raise the limit of open files (LimitNOFILE, ulimit -n)"
             );
+            // In a task of its own: the accept loop retries long before the series can end.
             tokio::spawn(self.clone().log_end());
         }
         sleep(BACKOFF).await;

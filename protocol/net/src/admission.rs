@@ -71,6 +71,7 @@ impl Handshakes {
         }
         let (limit, share) = if is_known { (max, max / 2) } else { (max - max / RESERVED, max / SHARE) };
         let of_address = self.validated.get(&self.party(from)).copied().unwrap_or_default();
+        // With a low limit, a share rounds down to none.
         match self.count < limit && of_address < share.max(1) {
             true => Decision::Begin,
             false => Decision::Refuse,
@@ -90,6 +91,7 @@ impl Handshakes {
         let Some(party) = party else { return };
         if let Some(count) = self.validated.get_mut(&party) {
             *count -= 1;
+            // Otherwise the map would grow with every address that ever connected.
             if *count == 0 {
                 self.validated.remove(&party);
             }
@@ -140,6 +142,8 @@ impl Admission {
         let mut handshakes = self.lock();
         match handshakes.decide(from, is_validated) {
             Decision::Begin => {
+                // Kept until the end: an address that becomes known meanwhile belongs to another
+                // party.
                 let party = handshakes.begin(from, is_validated);
                 Admitted::Yes(arrival, HandshakeTurn { admission: self.clone(), party })
             }
@@ -163,6 +167,7 @@ impl Admission {
     /// Adds an address from which a peer of the cluster has connected.
     pub fn know(&self, address: IpAddr) {
         let seen = &mut self.lock().seen;
+        // A peer with a valid certificate may connect from any number of addresses.
         if seen.len() < MAX_KNOWN {
             seen.insert(address);
         }
@@ -206,6 +211,7 @@ impl<C> NodeConnections<C> {
 
     /// Gives a new connection a place, if necessary that of the node's oldest one.
     pub fn enter(&mut self, node: &NodeName, connection: C) -> Place<C> {
+        // Names are compared without regard to case: another spelling gets no further places.
         let node = node.folded();
         let of_node = self.nodes.get_mut(&node);
         let is_full = self.count >= self.max;

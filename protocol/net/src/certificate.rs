@@ -90,6 +90,7 @@ impl Authority {
         let key = KeyPair::generate().map_err(issue_error)?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(name);
+        // No authority below this one: it signs only certificates of members.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         (params.not_before, params.not_after) = lifetime(life)?;
@@ -112,6 +113,8 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_pem(&certificate_pem, key_pair)
             .map_err(|error| wrong(certificate, format!("not a certificate in PEM form: {error}")))?;
         let facts = Facts::of_pem(&certificate_pem).map_err(|error| wrong(certificate, error.to_string()))?;
+        // The library that loads an issuer verifies neither this nor the key: only the peers of its
+        // members would reject what it signs.
         if !facts.is_authority {
             return Err(wrong(
                 certificate,
@@ -164,7 +167,9 @@ impl Authority {
                 Err(_) => SanType::DnsName(address.as_str().try_into().map_err(issue_error)?),
             });
         }
+        // TLS 1.3 uses a certificate only to sign.
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        // Both, for either role: servers dial each other, and the agents that they challenge.
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
@@ -252,12 +257,14 @@ fn common_name(name: &str) -> DistinguishedName {
 fn lifetime(life: Duration) -> Result<(OffsetDateTime, OffsetDateTime), CertificateError> {
     let now = SystemTime::now();
     let too_long = || CertificateError::Issue("its validity would exceed the maximum".into());
+    // The end of the year 9999, the last that a certificate can represent.
     let latest = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
     let end = now.checked_add(life).filter(|end| *end < latest).ok_or_else(too_long)?;
     Ok(((now - CLOCK_SKEW).into(), end.into()))
 }
 
 fn system_time(seconds: i64) -> SystemTime {
+    // A time before 1970 is past in any case.
     SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 

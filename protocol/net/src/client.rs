@@ -92,10 +92,12 @@ pub async fn try_each<T, F>(
 where
     F: Future<Output = Result<T, LinkError>>,
 {
+    // Never returned, because `resolve` returns at least one address.
     let mut reason = LinkError::Lost(format!("{address} did not resolve"));
     for resolved in resolve(address).await? {
         match in_time(limit, attempt(resolved)).await {
             Ok(done) => return Ok(done),
+            // A literal address is in the message of the caller already.
             Err(error) if resolved.to_string() == address => reason = error,
             Err(error) => reason = error.at(resolved),
         }

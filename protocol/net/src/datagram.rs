@@ -28,6 +28,7 @@ impl DatagramSocket {
     /// The address is in use, or does not belong to this host. Nothing is bound.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = quic::socket_or_v4(address, BUFFER_BYTES)?;
+        // Required by tokio, and by `send`: gossip must not wait for a full buffer.
         socket.set_nonblocking(true)?;
         let sending = socket.try_clone()?;
         Ok(Self { arriving: TokioSocket::from_std(socket)?, sending })

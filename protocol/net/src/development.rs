@@ -33,6 +33,7 @@ impl Development {
     pub fn prepare(folder: &Path, node: &NodeName) -> Result<Self, CertificateError> {
         make_folder(folder)?;
         let this = Self { folder: folder.into() };
+        // The key is written first, so this file exists only if the authority is complete.
         if !this.authority().exists() {
             let authority = Authority::create("Lockmesh development authority", AUTHORITY_LIFETIME)?;
             authority.save(&this.authority(), &this.path("ca-key.pem"))?;
@@ -69,6 +70,7 @@ impl Development {
     }
 
     fn prepare_files(&self, member: &Peer, files: &IdentityFiles) -> Result<(), CertificateError> {
+        // Replaced before the warnings about its expiry begin.
         let soon = SystemTime::now() + WARNING_WINDOW;
         let of_use = |identity: Identity| {
             identity.peer() == member && identity.lives().iter().all(|life| life.seconds_left(soon) > 0)
@@ -96,6 +98,7 @@ fn make_folder(folder: &Path) -> Result<(), CertificateError> {
     private::make_folder(folder)?;
     let kind = |name: &str| match name {
         _ if name.ends_with("-key.pem") => FolderEntry::Secret,
+        // The temporary file of an interrupted write has its final mode from the start.
         _ if name.ends_with(".pem") || name.ends_with(".tmp") => FolderEntry::Public,
         _ => FolderEntry::Foreign,
     };

@@ -82,6 +82,7 @@ pub async fn watch(mut lives: Receiver<Vec<CertificateLife>>, gauge: impl Fn(&Ce
         let ends = known.iter().filter_map(|life| life.not_after.duration_since(now).ok());
         let next = ends.filter(|left| !left.is_zero()).min().unwrap_or(LOOK_INTERVAL).min(LOOK_INTERVAL);
         let have_ended = known.iter().filter(|life| life.not_after <= now).count();
+        // Otherwise an expiry would be logged only with the next daily warning.
         if std::mem::replace(&mut ended, have_ended) < have_ended {
             looks = 0;
         }

@@ -67,6 +67,7 @@ pub(crate) fn write_secret(path: &Path, content: &[u8]) -> Result<(), FileError>
 
 fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
     let mut temporary = path.as_os_str().to_owned();
+    // Two processes that write the same file must not share its temporary one.
     temporary.push(format!(".{}.tmp", std::process::id()));
     let temporary = PathBuf::from(temporary);
     let written = write_and_rename(&temporary, path, content, mode);
@@ -79,15 +80,18 @@ fn write(path: &Path, content: &[u8], mode: u32) -> Result<(), FileError> {
 
 fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     owner::check_target(path)?;
+    // Left by a process that died and had the same id; its mode may be another one.
     match fs::remove_file(temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.write_all(content)?;
+    // Before the rename: a power failure must not leave the name with an empty file.
     file.sync_all()?;
     fs::rename(temporary, path)?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    // The rename is durable only once the folder is synced.
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 

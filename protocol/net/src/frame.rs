@@ -70,6 +70,7 @@ impl FrameQueue {
         }
         let start = self.open.len();
         if wire::encode_within(message, &mut self.open, MAX_MESSAGE_BYTES).is_err() {
+            // The message has grown the buffer by megabytes, which the connection would keep.
             self.open.shrink_to(FULL_BYTES);
             return Err(TooLong);
         }
@@ -88,6 +89,7 @@ impl FrameQueue {
     pub fn push_encoded(&mut self, message: &Encoded) {
         let Encoded(bytes) = message;
         let is_full = self.open.len() >= FULL_BYTES || self.count >= FULL_MESSAGES;
+        // A long message begins a frame, so that short ones before it are not decoded with it.
         if is_full || self.open.is_empty() || bytes.len() >= FULL_BYTES {
             self.close();
             self.begin_with(bytes);
@@ -186,6 +188,7 @@ impl FrameCutter {
     /// The peer sent a frame that is too long. The rest of the stream cannot be trusted: close it.
     pub fn next_frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         if self.begun.is_empty() {
+            // A frame that lies within one chunk is not copied.
             if let Some(length) = frame_length(&self.piece)?
                 && self.piece.len() >= LENGTH_BYTES + length
             {
@@ -229,6 +232,7 @@ pub fn decode<T: DeserializeOwned>(frame: &[u8]) -> Result<T, FrameError> {
 fn frame_length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
     let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
+    // Rejected before the bytes arrive, so that a peer cannot make this end collect them.
     if length > MAX_FRAME_BYTES { Err(FrameError::Length(length)) } else { Ok(Some(length)) }
 }
 

@@ -80,6 +80,7 @@ impl NodeConnection {
 
     /// Returns the connection; creates it if there is none.
     async fn connected(&self) -> Result<Connection, LinkError> {
+        // Owned, because the task that connects keeps it after this call is dropped.
         let mut shared = Arc::clone(&self.connection).lock_owned().await;
         if let Some(connection) = shared.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());

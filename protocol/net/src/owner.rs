@@ -97,6 +97,7 @@ impl Owners {
     }
 
     fn check_owner(self, owner: u32) -> Result<(), Refusal> {
+        // First: a process may itself have that id, which proves nothing about the owner.
         if self.unmapped == Some(owner) && !self.allow_others {
             return Err(Refusal::Unmapped(owner));
         }
@@ -125,12 +126,14 @@ impl Owners {
                 return Ok(());
             }
             let target = fs::read_link(&path)?;
+            // A relative target begins at the folder of its link; an absolute one replaces it.
             path = folder_of(&path).join(target);
         }
         Err(Refusal::Link.into())
     }
 
     fn check_target(self, path: &Path) -> io::Result<()> {
+        // The owner of the folder can replace the file at any time.
         self.check_path(folder_of(path))?;
         metadata(path)?.map_or(Ok(()), |found| Ok(self.check_own_file((&found).into())?))
     }
@@ -150,6 +153,7 @@ impl Owners {
     fn read_linked(self, path: &Path) -> io::Result<String> {
         self.check_path(path)?;
         let file = File::open(path)?;
+        // The file may have been replaced since its path was checked.
         self.check_owner(file.metadata()?.uid())?;
         text_of(file)
     }
@@ -224,7 +228,9 @@ pub fn read_linked(path: &Path) -> io::Result<String> {
 /// Returns the id of all owners that a namespace's map does not have; `None` if it has all.
 fn unmapped_id(map: &str, id: &str) -> Option<u32> {
     let lengths = map.lines().filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok());
+    // All ids except the highest, which means "no user" to the kernel.
     let has_all = lengths.sum::<u64>() >= u64::from(u32::MAX);
+    // The kernel's default, if its setting cannot be read.
     (!has_all).then(|| id.trim().parse().unwrap_or(65_534))
 }
 

@@ -51,6 +51,7 @@ pub fn make_folder(path: &Path) -> Result<(), FileError> {
             fs::create_dir_all(parent)?;
         }
         match DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            // `is_dir` follows links, because the folder may be a link of this user.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => owner::check(path),
             made => made,
         }
@@ -155,6 +156,7 @@ fn close_all(
 /// left.
 fn explained(folder: &Path, error: io::Error) -> io::Error {
     match fs::metadata(folder) {
+        // Only an error of the system: this module's own ones name the owner and the remedy.
         Ok(found) if error.raw_os_error().is_some() && error.kind() == io::ErrorKind::PermissionDenied => {
             let owner = found.uid();
             io::Error::new(

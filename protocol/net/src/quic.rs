@@ -94,6 +94,7 @@ impl Purpose {
     pub fn is_open_to(self, role: Role) -> bool {
         match self {
             Self::Calls => true,
+            // Raft trusts its messages: an agent could depose a leader or forge entries.
             Self::Raft => role == Role::Server,
         }
     }
@@ -120,6 +121,7 @@ pub enum Close {
 
 impl Close {
     fn code(self) -> VarInt {
+        // Peers of other builds interpret the numbers, so none may change its meaning.
         VarInt::from_u32(match self {
             Self::Done => 0,
             Self::Shutdown => 1,
@@ -389,6 +391,7 @@ impl Connection {
     /// The connection has ended. The peer may know of the stream, but received nothing on it.
     pub async fn open(&self, purpose: Purpose) -> Result<(FrameSender, FrameReceiver), LinkError> {
         let (mut send, receive) = self.connection.open_bi().await.map_err(lost)?;
+        // A stream becomes visible to the peer only with its first byte.
         send.write_all(&[purpose.to_byte()]).await.map_err(lost)?;
         Ok((FrameSender(send), FrameReceiver::new(receive)))
     }
@@ -543,6 +546,7 @@ fn identity_refusal(error: &ConnectionError) -> Option<String> {
     const ALERTS: u64 = 0x100;
     let (code, who, reason) = match error {
         ConnectionError::TransportError(error) => {
+            // The certificate is trusted, but the address is that of another role.
             if let Some(owner) = owner_in(&error.reason) {
                 return Some(format!("it is {owner}"));
             }
@@ -594,15 +598,18 @@ fn transport(options: &QuicOptions) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(16))
+        // Not used: a peer must not make this end buffer them.
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .max_idle_timeout(Some(idle_time))
         .keep_alive_interval(options.keep_alive)
         .stream_receive_window(VarInt::from_u32(options.stream_window))
         .receive_window(VarInt::from_u32(options.connection_window))
         .send_window(options.connection_window.into())
+        // Gossip has a UDP socket of its own.
         .datagram_receive_buffer_size(None)
         .datagram_send_buffer_size(0)
         .ack_frequency_config(Some(acknowledgements))
+        // Below the default of 333 ms, so that a lost packet of a handshake is sent again sooner.
         .initial_rtt(Duration::from_millis(100));
     transport
 }
@@ -662,6 +669,7 @@ fn server_config(identity: &Identity, transport: &Arc<TransportConfig>, max_arri
     let tls = QuicServerConfig::try_from(identity.server_config()).expect("TLS 1.3 has QUIC's first cipher");
     let mut config = ServerConfig::with_crypto(Arc::new(tls));
     config.transport_config(transport.clone()).max_incoming(max_arrivals);
+    // Far below the defaults of 10 and 100 MiB: the peers of these packets are not verified yet.
     config.incoming_buffer_size(64 << 10).incoming_buffer_size_total(16 << 20);
     config
 }
@@ -672,6 +680,7 @@ pub(crate) fn socket_or_v4(address: SocketAddr, buffer: usize) -> io::Result<Udp
     socket(address, buffer).or_else(|error| match error.kind() {
         // A port in use is no reason to listen on only half of the addresses.
         ErrorKind::AddrInUse | ErrorKind::PermissionDenied => Err(error),
+        // The error is that of the configured address, even if the other one fails too.
         _ if is_any_v6 => socket((Ipv4Addr::UNSPECIFIED, address.port()).into(), buffer).map_err(|_| error),
         _ => Err(error),
     })
@@ -688,6 +697,7 @@ fn socket(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
         socket = open()?;
     }
     if address.is_ipv6() && address.ip().is_unspecified() {
+        // The default depends on the host (`net.ipv6.bindv6only`).
         socket.set_only_v6(false)?;
     }
     socket.bind(&address.into())?;

@@ -75,6 +75,7 @@ impl Identity {
         make_sure_of_trust(files, &provider, &roots, &chain)?;
         let broken = |error: ConfigError| wrong(&files.certificate, error.to_string());
         let reset_secret = ResetSecret::of_key(&key);
+        // Keyed, so that another key gives another fingerprint too.
         let fingerprint = reset_secret.sign(&shown);
         let certificate = chain[0].to_vec();
         let server = server_config(&provider, &roots, chain.clone(), key.clone_key()).map_err(broken)?;
@@ -235,6 +236,7 @@ pub(crate) fn verified_peer(chain: Option<Box<dyn std::any::Any>>) -> Result<(Pe
     let certificate = chain.first().ok_or(PeerError::NoCertificate)?;
     let facts = Facts::of_der(certificate)?;
     let mut end = facts.not_after;
+    // A new connection would be rejected once any of them has expired.
     for other in &chain[1..] {
         end = end.min(Facts::of_der(other)?.not_after);
     }
@@ -271,10 +273,12 @@ fn client_config(
             .build()?;
     let mut config = ClientConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(&[&version::TLS13])?
+        // The name warns of verifiers that verify less; this one is the library's own.
         .dangerous()
         .with_custom_certificate_verifier(verifier)
         .with_client_auth_cert(chain, key)?;
     config.alpn_protocols = Dialect::ALL.map(|dialect| dialect.alpn().to_vec()).to_vec();
+    // As on the server: each handshake must verify the certificate of the peer.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)
 }
@@ -306,6 +310,7 @@ fn certificates(path: &Path, text: &str) -> Result<Vec<CertificateDer<'static>>,
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let key = PrivateKeyDer::from_pem_slice(read(path, "tls.key", ISSUE)?.as_bytes())
         .map_err(|error| wrong(path, format!("it contains no private key in PEM form: {error}")))?;
+    // Every user of the host could impersonate the node; a group may be permitted to read it.
     match files::is_public(path)? {
         true => Err(wrong(path, format!("every user can read this key: run `chmod 600 {}`", path.display()))),
         false => Ok(key),

@@ -87,6 +87,7 @@ impl MemberId {
     /// Encodes it; an id that does not [fit](Self::fits) identifies no member.
     pub fn write(self, buffer: &mut impl BufMut) {
         let number = match self.host {
+            // The number of an agent must never be read as that of a server.
             Host::Agent(AgentNumber(number)) => number & !SERVER_BIT,
             Host::Server(ServerId(id)) => SERVER_BIT | (id as u32 & !SERVER_BIT),
         };

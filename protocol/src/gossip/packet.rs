@@ -248,6 +248,7 @@ fn read_update(buffer: &mut impl Buf) -> Result<Option<Update>, PacketError> {
     let standing = match buffer.try_get_u8()? {
         0 => Standing::Alive,
         1 => Standing::Suspect,
+        // No member may report a death: only the verdict of the servers counts.
         2 => return Ok(None),
         unknown => return Err(PacketError::Unknown(unknown)),
     };
@@ -265,6 +266,7 @@ impl<'a> Packet<'a> {
         }
         let header = Header::read(&mut bytes)?;
         let mut packet = Self { header, updates: Vec::new(), deaths: 0, items: Vec::new() };
+        // A challenge and its answer are sent as a header alone.
         if bytes.is_empty() {
             return Ok(packet);
         }

@@ -65,6 +65,7 @@ impl Roster {
 
     /// Returns the buckets that differ from a digest.
     pub fn news(&self, theirs: &RosterDigest) -> RosterNews {
+        // A digest of another length lacks buckets, which are then sent.
         let differing = (0..BUCKETS).filter(|part| theirs.0.get(*part) != Some(&self.0[*part].digest));
         let parts = differing.map(|part| (part as u8, self.0[part].members.values().cloned().collect()));
         RosterNews(parts.collect())
@@ -75,6 +76,8 @@ impl Roster {
         let mut is_changed = false;
         for (part, members) in news.0 {
             let Some(bucket) = self.0.get_mut(usize::from(part)) else { continue };
+            // In another bucket, a member would never be found or replaced, and no digest would
+            // match.
             let is_here = |member: &RosterMember| bucket_of(member.id) == usize::from(part);
             let members = members.into_iter().filter(is_here).map(|member| (member.id, member)).collect();
             is_changed |= bucket.members != members;

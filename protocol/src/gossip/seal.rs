@@ -141,6 +141,7 @@ impl KeyRing {
         let nonce: [u8; NONCE_BYTES] = nonce.try_into().expect("it was split there");
         let payload = Payload { msg: sealed, aad: head };
         let packet = cipher(key).decrypt(&nonce.into(), payload).map_err(|_| SealError::Broken)?;
+        // Only now: until the seal is opened, the time may be forged.
         if seconds.abs_diff(sealed_at) > MAX_AGE_SECONDS {
             return Err(SealError::Stale(i64::from(seconds) - i64::from(sealed_at)));
         }

@@ -69,6 +69,7 @@ impl Context {
 
     /// Cancels a request whose reply is no longer needed.
     pub(super) fn cancel(&mut self, number: Option<HolderRequest>) {
+        // A request whose reply is being processed is not in flight any more.
         if let Some(number) = number
             && self.requests.remove(&number).is_some()
         {

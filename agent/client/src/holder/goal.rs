@@ -107,6 +107,7 @@ impl Goal {
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
+                // A write whose reply was lost may have entered it.
                 if slots.holds(session) {
                     return Ok(Look::Mine);
                 }

@@ -72,6 +72,7 @@ impl Lease {
     /// Creates a lease for an acknowledged creation that was sent at `sent`. `spread` in 0…1 adds
     /// jitter to the renewals.
     pub(crate) fn new(ttl: Duration, sent: Moment, spread: f64) -> Self {
+        // Short for a short TTL, so that several tries fit before its deadline.
         let retry = (ttl / 100).clamp(Duration::from_millis(20), MAX_RETRY_DELAY);
         let backoff = Backoff::new(retry, MAX_RETRY_DELAY);
         let mut lease =

@@ -204,6 +204,7 @@ impl Context {
         };
         Some(id.map(|id| {
             let lease = Lease::new(ttl, sent, self.jitter.fraction());
+            // Only the caller of a keeper waits for the session itself.
             let is_awaited = self.session_use == SessionUse::Shared;
             self.session.kept = Some(Kept::new(id, lease, self.now, is_awaited));
         }))

@@ -64,6 +64,7 @@ impl Holder {
             }
             // At the agent too, so that waiters do not wait until the server notices.
             SessionChange::Unusable(loss, reason) => self.lose_and_end(id, loss, reason),
+            // It has ended already, so there is nothing to end.
             SessionChange::Gone(loss) => {
                 self.lose_session(&loss);
             }

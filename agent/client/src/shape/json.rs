@@ -75,6 +75,7 @@ impl GoFormatter {
 
     fn close<W: Write + ?Sized>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
         self.depth -= 1;
+        // As in Go, an empty list or object stays on one line.
         if self.has_value {
             self.line(writer)?;
         }

@@ -48,6 +48,7 @@ pub(super) fn convert(merged: Merged) -> Result<Conversion, ConversionError> {
         findings: merged.unknown.clone(),
         merged,
     };
+    // Taken above, so that `rest` does not list it.
     converter.merged.leaves.remove("server");
     converter.identity();
     converter.files();
@@ -55,8 +56,10 @@ pub(super) fn convert(merged: Merged) -> Result<Conversion, ConversionError> {
     converter.cluster(mode);
     converter.clients();
     converter.limits();
+    // After the limits, which decide whether an agent runs scripts.
     converter.definitions()?;
     converter.certificates();
+    // Last, because it lists all keys that no other step has taken.
     converter.rest();
     let Converter { agent, server, mut findings, .. } = converter;
     findings.sort();
@@ -66,6 +69,7 @@ pub(super) fn convert(merged: Merged) -> Result<Conversion, ConversionError> {
 /// The first IP address and the first socket in Consul's list, and its other words.
 fn client_addresses(text: &str) -> (Option<IpAddr>, Option<PathBuf>, Vec<&str>) {
     let (mut tcp, mut socket, mut others) = (None, None, Vec::new());
+    // A template of addresses contains spaces.
     let words = if text.contains("{{") { vec![text] } else { text.split_whitespace().collect() };
     for word in words {
         let bare = word.trim_start_matches('[').trim_end_matches(']');
@@ -144,10 +148,12 @@ impl Converter {
     fn identity(&mut self) {
         self.node("node_name", |node, name| node.name = name);
         self.node("node_id", |node, id| node.id = id);
+        // Consul ignores the case of the name, and Lockmesh accepts lower case only.
         self.node("datacenter", |node, name| node.datacenter = name.to_lowercase());
         if let Some(Leaf { value: Value::Object(pairs), place }) = self.take("node_meta") {
             for (name, value) in pairs {
                 let value = value.as_str().unwrap_or_default().to_owned();
+                // One by one, so that an invalid pair does not keep the others out.
                 self.agent("node_meta", &place, |agent| drop(agent.node_meta.insert(name, value)));
             }
         }
@@ -158,6 +164,7 @@ impl Converter {
 
     fn files(&mut self) {
         if let Some((folder, place)) = self.text("data_dir") {
+            // Consul's own folder stays in use until the move is over.
             let folder = PathBuf::from(format!("{}-lockmesh", folder.trim_end_matches('/')));
             let advice = format!(
                 "converted to {}, a folder beside Consul's: let the units of systemd write to it, or remove \
@@ -179,6 +186,7 @@ impl Converter {
     fn logs(&mut self) {
         if let Some((level, place)) = self.text("log_level") {
             let level = level.to_lowercase();
+            // Consul accepts both names.
             let level = if level == "err" { "error".into() } else { level };
             match ["trace", "debug", "info", "warn", "error", "off"].contains(&level.as_str()) {
                 true => self.log("log_level", &place, |log| log.level.clone_from(&level)),
@@ -228,6 +236,7 @@ impl Converter {
         let (mut servers, join_place) = self.joined(server_port);
         if let Some(mode) = &mode {
             let own = self.reached(mode, &bind, &advertised, server_port);
+            // Before the own address is added: a server does not join through itself.
             let others = servers.clone();
             self.server("retry_join", join_place.as_ref().unwrap_or(mode), |server| {
                 server.quorum.join = others;
@@ -269,6 +278,7 @@ impl Converter {
                  `upstream.servers` of the agent, to an address that the others reach",
             ),
         }
+        // At least the agent on the same host reaches the server there.
         reached.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
     }
 
@@ -321,6 +331,7 @@ impl Converter {
                 self.note("bootstrap_expect", &place, "not converted: only a server has it, see `server`");
             }
             self.server("bootstrap_expect", &place, |server| {
+                // A number out of range becomes one that the check of the configuration lists.
                 server.quorum.bootstrap_expect = u32::try_from(number).unwrap_or(u32::MAX);
             });
         }
@@ -339,6 +350,7 @@ impl Converter {
     /// Lockmesh's agent has a port for servers, 8301, and one above it for gossip.
     fn gossip(&mut self, bind: Option<IpAddr>) {
         let own = self.address("serf_lan");
+        // Consul's default is no reason to replace Lockmesh's.
         let port = self.number("ports.serf_lan").filter(|(port, _)| *port != i64::from(GOSSIP_PORT));
         let address = own.as_ref().map(|(address, _)| *address).or(bind);
         let address = address.unwrap_or_else(|| self.agent.listen.ip());
@@ -427,6 +439,7 @@ impl Converter {
         if let Some((number, place)) = self.number(key) {
             // 0 is Consul's default.
             if number != 0 {
+                // A negative number becomes one that the check of the configuration lists.
                 self.agent(key, &place, |agent| set(agent, usize::try_from(number).unwrap_or(usize::MAX)));
             }
         }
@@ -436,6 +449,7 @@ impl Converter {
         self.time("session_ttl_min", |agent, time| agent.http.session_ttl_min = time);
         self.time("max_query_time", |agent, time| {
             agent.http.max_query_time = time;
+            // A default above the maximum would make the whole configuration invalid.
             agent.http.default_query_time = agent.http.default_query_time.min(time);
         });
         self.time("default_query_time", |agent, time| agent.http.default_query_time = time);
@@ -545,6 +559,7 @@ impl Converter {
     fn rest(&mut self) {
         for (key, leaf) in std::mem::take(&mut self.merged.leaves) {
             let row = consul::key(&key).map(|(_, row)| row);
+            // A key that disables in Consul what Lockmesh does not have needs no remedy.
             let is_off = [Value::from(false), Value::from(-1), Value::from("")].contains(&leaf.value);
             let advice = match row {
                 Some(row) if is_off && matches!(row.remedy, Remedy::Absent(_)) => {

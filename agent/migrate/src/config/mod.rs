@@ -117,11 +117,13 @@ pub fn convert(paths: &[PathBuf]) -> Result<Conversion, ConversionError> {
             entries.map_err(|error| unreadable(path, error))?.into_iter().map(|entry| entry.path()).collect();
         files.sort();
         for file in files.iter().filter(|file| !file.is_dir()) {
+            // As in Consul, other files in a folder are ignored; only a named one is an error.
             if let Some(format) = format_of(file) {
                 merged.add(file, &text_of(file)?, format);
             }
         }
     }
+    // Only now, so that one run lists the errors of all files.
     if !merged.errors.is_empty() {
         return Err(ConversionError::Wrong(merged.errors));
     }
@@ -143,6 +145,7 @@ fn unreadable(path: &Path, error: io::Error) -> ConversionError {
 fn text_of(file: &Path) -> Result<String, ConversionError> {
     let mut text = String::new();
     let opened = std::fs::File::open(file);
+    // One byte more, to distinguish a larger file from one of exactly this size.
     let read = opened.and_then(|opened| opened.take(syntax::MAX_BYTES + 1).read_to_string(&mut text));
     match read.map_err(|error| unreadable(file, error))? as u64 > syntax::MAX_BYTES {
         true => Err(ConversionError::Large(file.into())),

@@ -59,6 +59,7 @@ impl Reading<'_> {
             }
             let Some((name, kind)) = self.known(fields, key, path, node.line) else { continue };
             let full = format!("{path}{name}");
+            // Only at the top: the checks inside a service belong to it.
             let list = DEFINITIONS.iter().find(|(list, _)| path.is_empty() && *list == name);
             match (list, kind) {
                 (Some((_, are_services)), _) => self.definitions(node, kind, &full, *are_services),
@@ -191,6 +192,7 @@ impl Reading<'_> {
             | (Kind::Flag, Parsed::Flag(_))
             | (Kind::Integer, Parsed::Integer(_))
             | (Kind::Number, Parsed::Integer(_) | Parsed::Float(_)) => return Some(plain(node)),
+            // JSON may write 80 as `80.0`; up to this limit, a float is exact.
             (Kind::Integer, Parsed::Float(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
                 return Some(Value::from(*number as i64));
             }

@@ -142,6 +142,7 @@ impl<'t> Reader<'t> {
     }
 
     fn enter(&mut self) -> Result<(), SyntaxError> {
+        // The reader is recursive: deeper input would overflow the stack.
         self.depth += 1;
         if self.depth > MAX_DEPTH {
             return Err(self.wrong(format!("more than {MAX_DEPTH} sections and lists inside each other")));
@@ -225,6 +226,7 @@ impl<'t> Reader<'t> {
         });
         let (end, _) = end.ok_or_else(|| self.wrong("the string has no end"))?;
         let quoted = &self.rest[..=end];
+        // The JSON library knows all escapes, such as surrogate pairs.
         let text = serde_json::from_str(quoted).map_err(|_| self.wrong("the string has a wrong escape"))?;
         self.take(quoted.len());
         Ok(text)
@@ -262,6 +264,7 @@ impl<'t> Reader<'t> {
             self.take_while(|character| character.is_ascii_alphanumeric() || "+-.".contains(character));
         let (sign, digits) = text.strip_prefix('-').map_or((1, text), |digits| (-1, digits));
         let radix = |digits: &str, radix| i64::from_str_radix(digits, radix).ok().map(|number| sign * number);
+        // A leading zero means octal in HCL, but not in `0.5`.
         let octal = |digits: &&str| !self.is_json && digits.bytes().all(|digit| digit.is_ascii_digit());
         let whole = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
             Some(digits) if !self.is_json => radix(digits, 16),
@@ -270,6 +273,7 @@ impl<'t> Reader<'t> {
                 None => text.parse().ok(),
             },
         };
+        // Rust parses `1e999` as infinite, which no configuration can contain.
         let float = || text.parse().ok().filter(|number: &f64| number.is_finite());
         // JSON writes a whole number as `80.0` or `8e1`, too.
         let value = whole.map(Value::Integer).or_else(|| float().map(Value::Float));
@@ -310,10 +314,12 @@ impl<'t> Reader<'t> {
             }
             Some('{') => self.section()?,
             Some(first) if first == '"' || is_first(first) => {
+                // Each label is a section, so that a long line of labels has the same limit.
                 self.enter()?;
                 let mut inner = Members::new();
                 self.member(&mut inner)?;
                 self.depth -= 1;
+                // Behind a label, only a section may follow.
                 if !inner.values().all(|node| matches!(node.value, Value::List(_))) {
                     return Err(self.wrong(format!("expected `=` or `{{` behind the key {key:?}")));
                 }
@@ -361,6 +367,7 @@ impl<'t> Reader<'t> {
 
     /// A string in quotes. Inside `${…}`, which Consul keeps as it is, quotes do not end it.
     fn string(&mut self) -> Result<String, SyntaxError> {
+        // Made here, because the error names the line at which the string begins.
         let unfinished = self.wrong("the string has no end");
         self.expect('"')?;
         let mut text = String::new();
@@ -402,9 +409,11 @@ impl<'t> Reader<'t> {
             _ => (0, 0),
         };
         if digits > 0 {
+            // The first digit of an octal escape is part of its number.
             if radix == 16 {
                 self.take(1);
             }
+            // `get`, because the text may end or have a longer character within the digits.
             let code = self.rest.get(..digits).and_then(|code| u32::from_str_radix(code, radix).ok());
             let character = code.and_then(char::from_u32).ok_or(wrong)?;
             self.take(digits);
@@ -428,6 +437,7 @@ impl<'t> Reader<'t> {
     /// `<<END`, the lines of the text, and a line with `END`. With `<<-`, the indentation of the
     /// last line is removed from the others, if all have it.
     fn heredoc(&mut self) -> Result<String, SyntaxError> {
+        // Made here, because the error names the line at which the text begins.
         let unfinished = self.wrong("the text behind `<<` has no end: end it with a line of its own");
         if !self.rest.starts_with("<<") {
             return Err(self.unexpected("a value"));
@@ -435,6 +445,7 @@ impl<'t> Reader<'t> {
         self.take("<<".len());
         let is_indented = self.takes('-');
         let marker = self.take_while(|character| character.is_alphanumeric() || character == '_');
+        // Files of Windows end their lines with both.
         self.takes('\r');
         if marker.is_empty() || !self.takes('\n') {
             return Err(self.wrong("expected `<<END` and a new line"));

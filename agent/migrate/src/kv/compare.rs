@@ -34,6 +34,7 @@ pub(super) async fn compare(
         }
         progress.report(|| format!("comparing: {} keys, {} MB so far", found.keys, found.bytes / 1_000_000));
     }
+    // Keys with an invalid name are not among the rows, and are all known only at the end.
     let misfits = rows.list.misfits;
     found.keys += misfits.count;
     found.differing.extend(&misfits);
@@ -76,6 +77,7 @@ impl Judge<'_> {
                 None => record,
             },
             (Some(_), None) => {
+                // Without a record, the pass creates the key on condition that it is still absent.
                 found.missing += 1;
                 found.differing.add(key, "not in Lockmesh");
                 None
@@ -101,6 +103,7 @@ impl Judge<'_> {
         };
         found.differing.add(key, reason.as_str());
         let claim = claim.or(Some(Claim::Overwrite).filter(|_| self.overwrite));
+        // Not even with `--overwrite`: the value belongs to the holder of the lock.
         match claim.filter(|_| there.session.is_none()) {
             Some(claim) => {
                 found.outdated += 1;
@@ -116,6 +119,7 @@ impl Judge<'_> {
     /// The reason why the migration may change an entry of Lockmesh.
     fn claim(&self, entry: &Entry, record: Option<&Record>) -> Option<Claim> {
         let print = print_of(entry);
+        // First: the record is older than a write whose answer was lost.
         if self.ledger.wrote_unnoted(&entry.key, print) {
             return Some(Claim::Copied);
         }

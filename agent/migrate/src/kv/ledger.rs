@@ -49,6 +49,7 @@ pub(super) struct Record {
 
 /// Returns a print of an entry's value and flags.
 pub(super) fn print_of(entry: &Entry) -> u128 {
+    // The flags first: their length is fixed, so no two entries give the same bytes.
     let digest = Sha256::new().chain_update(entry.flags.to_le_bytes()).chain_update(&entry.value).finalize();
     digest.iter().take(16).fold(0, |print, byte| print << 8 | u128::from(*byte))
 }
@@ -60,6 +61,7 @@ impl Record {
             Claim::Equal => 'e',
             Claim::Overwrite => 'o',
         };
+        // The key is the last part, because it may contain spaces.
         format!("{:032x} {} {} {claim} {}\n", self.print, self.source, self.target, self.key)
     }
 
@@ -117,6 +119,7 @@ impl Ledger {
                 whole_lines(&lines).filter_map(Record::parse).map(|r| (r.key, r.print)).collect();
             this.batch = Some(file).filter(|_| writes);
         }
+        // Checks the titles before anything is changed: the file may be that of another migration.
         this.read()?;
         if writes {
             this.recover()?;
@@ -134,6 +137,7 @@ impl Ledger {
             new.put(&record)?;
         }
         new.finish()?;
+        // Last: after a crash before this, the same records are merged again.
         std::fs::remove_file(self.beside("next")).map_err(|error| self.failed(error))
     }
 
@@ -162,6 +166,7 @@ impl Ledger {
             Record { key: key.into(), print, source: 0, target: 0, claim: Claim::Copied }.line()
         };
         let text: String = records.map(line).collect();
+        // Not synced: the note must survive the end of this process, not that of the host.
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
         written.map_err(|error| failed(&self.path, error))
@@ -274,6 +279,7 @@ impl Writer {
     /// Replaces the old file.
     pub(super) fn finish(mut self) -> Result<(), MigrateError> {
         self.flush()?;
+        // Synced before it replaces the old file, which is complete.
         let replaced = self.file.get_ref().sync_all().and_then(|()| std::fs::rename(&self.path, &self.place));
         replaced.map_err(|error| failed(&self.place, error))
     }

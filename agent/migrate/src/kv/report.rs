@@ -33,6 +33,7 @@ pub(super) struct Named {
 impl Listed {
     pub(super) fn add(&mut self, key: &str, reason: impl Into<String>) {
         self.count += 1;
+        // Memory must not grow with the number of keys.
         if self.keys.len() < MAX_NAMED {
             self.keys.push(Named { key: key.into(), reason: reason.into() });
         }
@@ -51,6 +52,7 @@ impl Listed {
             return Vec::new();
         }
         let shown = self.keys.iter().take(MAX_SHOWN).map(|named| match named.reason.is_empty() {
+            // A key may contain characters that control a terminal.
             true => format!("  {}", printable(&named.key)),
             false => format!("  {}: {}", printable(&named.key), named.reason),
         });

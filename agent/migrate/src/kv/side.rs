@@ -48,6 +48,7 @@ pub(super) struct Row {
 pub(super) fn distinct(prefixes: &[String]) -> Vec<String> {
     let mut sorted: Vec<String> =
         prefixes.iter().map(|prefix| prefix.trim_start_matches('/').into()).collect();
+    // In this order, a prefix precedes all others that it includes.
     sorted.sort();
     sorted.dedup_by(|later, earlier| later.starts_with(earlier.as_str()));
     match sorted.is_empty() {
@@ -85,7 +86,9 @@ impl ConsulSource {
         for (prefix, index) in self.prefixes.iter().cloned().zip(indexes.iter().copied()) {
             let client = self.client.clone();
             queries.spawn(async move {
+                // With index 0, Consul would answer at once.
                 let read = Read::default().newer_than(index.max(1), QUERY_WAIT_TIME);
+                // Only the change matters, and names up to a slash are the shortest answer.
                 client.kv().keys(&prefix, "/", &read).await
             });
         }
@@ -102,6 +105,7 @@ impl ConsulSource {
 pub(super) async fn is_lockmesh(client: &Client) -> Result<bool, Error> {
     match client.operator().locks(NO_KEY, &Read::stale()).await {
         Ok(_) => Ok(true),
+        // A rejected token proves nothing about the program.
         Err(error @ Error::Refused { status: 401 | 403, .. }) => Err(error),
         Err(Error::Refused { .. } | Error::Garbled { .. } | Error::UnknownOutcome { .. }) => Ok(false),
         Err(error) => Err(error),
@@ -195,10 +199,12 @@ impl Listing<'_> {
             let Some(prefix) = self.rest.next() else { return Ok(None) };
             let (kv, read) = (self.source.client.kv(), Read::consistent());
             let opened = begun(&self.source.client, kv.entries(prefix, &read)).await?;
+            // Keys that are hidden would be taken for deleted ones.
             if opened.is_filtered() {
                 let text = "the token may not read all of them".into();
                 return Err(Error::Refused { status: 403, text });
             }
+            // Of the beginning: what changes while the list arrives has a higher index.
             self.indexes.push(opened.index());
             self.open = Some(opened);
         }

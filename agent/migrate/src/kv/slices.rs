@@ -69,6 +69,7 @@ impl<'a> Slices<'a> {
                 }
             };
             match open.next().await? {
+                // Read before the list was opened again.
                 Some(name) if self.last.as_ref().is_some_and(|last| name <= *last) => {}
                 Some(name) => {
                     self.names.push_back(name.clone());
@@ -89,7 +90,9 @@ impl<'a> Slices<'a> {
             }
             entries => entries?,
         };
+        // Grows again, so that a few large values do not slow down the rest.
         self.size.0 = (self.size.0 + 1).min(self.size.1);
+        // Only now: after an error, the same names are read again.
         self.names.drain(..count);
         self.ready = entries.into_iter();
         Ok(count > 0)
@@ -109,6 +112,7 @@ impl<'a> Slices<'a> {
         };
         match outcome {
             Outcome::Done(entries) => {
+                // A key that was deleted after its name was listed is an empty entry here.
                 Ok(entries.into_iter().filter(|entry| entry.create_index > 0).collect())
             }
             Outcome::RolledBack(errors) => {

@@ -136,6 +136,7 @@ impl Tls {
                 format!(
                     "its certificate is not for {} but for {}: give its name with --tls-server-name NAME",
                     self.name.to_str(),
+                    // The peer chose the names, which may contain control characters.
                     printable(&names.join(", "))
                 )
             }
@@ -214,6 +215,7 @@ fn certificates(option: &str, file: &Path) -> Result<Vec<CertificateDer<'static>
 fn unread(option: &str, file: &Path, error: pem::Error) -> MigrateError {
     match error {
         pem::Error::Io(error) => unusable(option, file, &error),
+        // The reader skips the PEM label of an encrypted key.
         pem::Error::NoItemsFound => unusable(option, file, &"it has none in PEM form, or it is encrypted"),
         other => unusable(option, file, &other),
     }

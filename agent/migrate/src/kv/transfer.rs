@@ -93,6 +93,7 @@ pub(super) async fn transfer(
         seen += u64::from(row.is_some());
         let is_covered = source.covers(&key);
         let was_copied = || record.as_ref().is_some_and(|record| record.claim == Claim::Copied);
+        // A Consul that hides all keys from the token gives an empty list, too.
         if rows.list.is_empty() && is_covered && was_copied() {
             return Err(MigrateError::failed(
                 "Consul lists no keys any more, but keys were copied before. Nothing was deleted in Lockmesh. \
@@ -133,6 +134,8 @@ impl Pass<'_> {
     async fn flush(&mut self) -> Result<(), MigrateError> {
         let mut queue = std::mem::take(&mut self.queue);
         if self.pending > 0 {
+            // Before it is sent: a write without an answer must not look like that of another
+            // client.
             self.ledger.begin(queue.iter().filter_map(Item::intent))?;
             self.write(&mut queue).await?;
         }
@@ -142,6 +145,8 @@ impl Pass<'_> {
             }
         }
         if self.pending > 0 {
+            // The next batch overwrites the notes of this one, which its records must replace
+            // first.
             self.writer.flush()?;
         }
         (self.pending, self.bytes) = (0, 0);
@@ -159,6 +164,7 @@ impl Pass<'_> {
             let error = match self.attempt(queue, &open).await {
                 Ok(None) => return Ok(()),
                 Ok(Some(_)) if attempts < MAX_ATTEMPTS => {
+                    // Lockmesh has answered, so it is available.
                     (attempts, began) = (attempts + 1, Instant::now());
                     backoff.reset();
                     continue;
@@ -188,6 +194,7 @@ impl Pass<'_> {
             && size_of(&entry.key, &entry.value) > self.limits.body
         {
             let kv = self.target.kv();
+            // Too long for a transaction. A plain write does not return its index, so 0 is noted.
             if kv.cas(&entry.key, entry.value.clone(), entry.flags, *expected).await? {
                 *state = State::Done(0);
                 return Ok(None);
@@ -265,6 +272,8 @@ impl Pass<'_> {
             Item::Delete { record, state: State::Refused, .. } => {
                 self.conflicts
                     .add(&record.key, "deleted in Consul, but changed in Lockmesh during the migration");
+                // The index is outdated: the condition of the next pass fails, and the entry is
+                // read again.
                 Some(Record { target: 0, ..record })
             }
             Item::Delete { .. } => {

@@ -99,6 +99,7 @@ impl ConfigError {
 }
 
 fn check_name(name: &str, key: &str) -> Result<(), ConfigError> {
+    // Without spaces, which distinguish `MISSING_RENEWALS` in a list of nodes from a name.
     let printable = |c: char| !c.is_control() && !c.is_whitespace() && c != '/';
     if !name.chars().all(printable) || name.len() > 253 {
         let problem = "must be at most 253 printable characters without spaces and slashes";

@@ -53,6 +53,7 @@ macro_rules! sections {
                     $crate::sections!(@nested $key, path $(, $default)?);
                     $($($crate::config::check_range($key, &path, $range, &[$($other)?])?;)?)?
                     $($($check($key, &path)?;)?)?
+                    // Both would be unused for a key without a check.
                     let _ = ($key, path);
                 )*
                 $($together(self)?;)?

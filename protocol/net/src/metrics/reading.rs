@@ -32,6 +32,7 @@ impl<T> Reading<T> {
         let (value, Row { name, help, .. }) = ((self.read)(source), self.row);
         if self.row.kind == "counter" {
             let counter = Counter::new(name, help).expect(WELL_FORMED);
+            // The library panics on a negative number in a debug build.
             counter.inc_by(value.max(0.0));
             counter.collect()
         } else {

@@ -96,6 +96,7 @@ macro_rules! kinds {
 
             fn registered(row: &Row) -> Self {
                 let vector = registered(Self::new($options(row), row.labels));
+                // Every series exists from the start, as `deploy/metrics.md` promises.
                 row.values.iter().for_each(|value| drop(vector.with_label_values(&[value])));
                 vector
             }
