@@ -453,7 +453,7 @@ impl KvVerb {
     /// Returns `true` if the verb may change the state. An unknown verb does not: it is always
     /// rejected.
     pub fn is_write(&self) -> bool {
-        // The reads are listed: a verb that is missing here counts as a write, which is only slower.
+        // The reads are listed: a verb that is missing counts as a write, which is only slower.
         !matches!(
             self,
             Self::Unknown(_)

@@ -203,7 +203,7 @@ impl ServerStart {
     /// Connects to the other servers of the cluster.
     fn begin_peers(&self, core: &Core, own: &Server, (cluster_id, servers): (&str, &[Server])) {
         // Before the first hello, which contains this server's position.
-        self.peers.note(core.log_position(), core.peer_memory());
+        self.peers.note(core.replica().log_position(), core.replica().peer_memory());
         self.peers.begin(Me { id: own.id, cluster_id: cluster_id.to_owned(), address: own.address.clone() });
         self.peers.update(servers.iter(), servers.iter().map(|server| server.id).max().unwrap_or(own.id));
         self.peers.search_at(self.config.quorum.join.clone());

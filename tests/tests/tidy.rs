@@ -22,7 +22,7 @@ const IMPL_LINES: usize = 700;
 const CEILINGS: [weight::Ceiling; 11] = [
     ("protocol", most(3_320, 900)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(14_520, 13_950)),
+    ("server/core", most(14_600, 13_980)),
     ("server", most(9_220, 4_740)),
     ("agent/client", most(6_410, 3_220)),
     ("agent/core", most(9_940, 7_380)),
@@ -45,7 +45,7 @@ const TEST_NAME_MEDIAN: usize = 5;
 const TEST_NAME_OPENINGS: &[&str] = &["what", "who", "whoever", "how", "where", "whether"];
 
 /// Types that are larger, and their limits, which only get lower.
-const LARGE_TYPES: &[(&str, &str, usize)] = &[("server/core", "Core", 814)];
+const LARGE_TYPES: &[(&str, &str, usize)] = &[];
 
 /// Everything that the top folder may contain besides dotfiles.
 const TOP: [&str; 10] = [

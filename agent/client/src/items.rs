@@ -39,7 +39,7 @@ impl Items {
             match unstalled(&self.address, self.download.next()).await? {
                 Some(Ok(piece)) => self.splitter.buffer.extend_from_slice(&piece),
                 Some(Err(error)) => return Err(self.broken(format!("the list is incomplete: {error}"))),
-                // The end of the body proves nothing: only the bracket shows that the list is whole.
+                // The end of the body proves nothing: only the bracket shows that it is whole.
                 None => return Err(self.broken("the list is incomplete".into())),
             }
         }

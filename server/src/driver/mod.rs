@@ -232,15 +232,15 @@ impl Driver {
             let (admission, next) = &mut self.admission;
             if *next <= now {
                 *next = now + ROSTER_INTERVAL;
-                admission.know_only(self.frontend.core().state().addresses());
+                admission.know_only(self.frontend.core().replica().state().addresses());
             }
         }
     }
 
     fn settle(&mut self) {
-        let (begun, before) = (self.now(), self.frontend.core().log_status().applied_index);
+        let (begun, before) = (self.now(), self.frontend.core().replica().log_status().applied_index);
         self.frontend.settle(begun, &mut self.actions);
-        if self.frontend.core().log_status().applied_index != before {
+        if self.frontend.core().replica().log_status().applied_index != before {
             metrics::APPLIES.observe(self.now().since(begun).as_secs_f64());
         }
     }
@@ -250,7 +250,10 @@ impl Driver {
         let mut actions = std::mem::take(&mut self.actions);
         // Before anything is sent: no peer may remember more of this server than its next hello
         // contains.
-        self.peers.note(self.frontend.core().log_position(), self.frontend.core().peer_memory());
+        self.peers.note(
+            self.frontend.core().replica().log_position(),
+            self.frontend.core().replica().peer_memory(),
+        );
         // The disk first: it works while the answers are queued.
         let alive = self.store_all(&mut actions.storage) && self.can_read();
         self.answer(&mut actions);
@@ -355,7 +358,7 @@ impl Driver {
     /// Passes orders to the store in sequence; returns `false` when it has ended.
     fn store_all(&mut self, storage: &mut Vec<Storage>) -> bool {
         let mut writes = Vec::new();
-        let own = self.frontend.core().own_memory();
+        let own = self.frontend.core().replica().own_memory();
         for order in storage.drain(..).filter_map(|action| self.unwritten.handle(action, own)) {
             match order {
                 StoreOrder::Write(write) => writes.push(write),
@@ -382,7 +385,7 @@ impl Driver {
     }
 
     fn notice_roster(&mut self, change: RosterChange) {
-        let state = self.frontend.core().state();
+        let state = self.frontend.core().replica().state();
         let cluster_id = state.cluster_id().to_owned();
         self.peers.update(state.servers().map(Arc::as_ref), state.last_server());
         // The roster may contain its news by now, or its address may be outdated; if still needed,

@@ -92,13 +92,13 @@ impl World {
         let hangs = leader.disk.hangs_since(self.stage.now).is_some();
         let is_well = |process: &&Process| !process.failing && !hangs && self.is_reached(agent, process);
         let process = leader.process.as_ref().filter(is_well)?;
-        let members = process.core().membership().all();
+        let members = process.core().replica().membership().all();
         let can_tell = |id: ServerId| {
             members.contains(&id) && self.process(id).is_some_and(|process| self.is_reached(agent, process))
         };
         self.agents[agent]
             .was_told_of(&self.stage, can_tell)
-            .then(|| (leader.id, process.life, process.core().log_status().term))
+            .then(|| (leader.id, process.life, process.core().replica().log_status().term))
     }
 
     /// Returns `true` if anything was lost between an agent and a server that it reaches.
@@ -158,7 +158,7 @@ impl World {
         let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
         let mut reached = running.filter(|process| process.id == leader || self.is_reached(agent, process));
         reached.all(|process| {
-            let state = process.core().state();
+            let state = process.core().replica().state();
             known.0 > 0 && state.index_of(query) > known && state.query(query).1 != last.rows
         })
     }

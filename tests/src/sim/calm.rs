@@ -58,7 +58,7 @@ impl World {
     /// operator would.
     fn find_lost_agents(&mut self) {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
-        let members = leader.process.as_ref().expect("it serves").core().membership().all();
+        let members = leader.process.as_ref().expect("it serves").core().replica().membership().all();
         let is_lost = |agent: &Agent| !agent.was_told_of(&self.stage, |id| members.contains(&id));
         let agents = self.agents.iter().enumerate();
         let lost: Vec<usize> = agents.filter(|(_, agent)| is_lost(agent)).map(|(number, _)| number).collect();
@@ -114,7 +114,7 @@ impl World {
         let guards = self.agents.iter().flat_map(|agent| agent.guards.iter());
         wrong.extend(guards.filter_map(|guard| guard.discontent(self.stage.now, &self.judge)));
         let process = leader.process.as_ref().expect("it serves");
-        let members = process.core().membership();
+        let members = process.core().replica().membership();
         if members.is_joint() || !members.learners.is_empty() {
             wrong.push(format!("the membership is {members:?}"));
         }
@@ -132,9 +132,9 @@ impl World {
         if process.applied() < self.judge.history.last() {
             wrong.push("the leader lags behind".into());
         }
-        wrong.extend(unreconciled(process.core().state()));
-        wrong.extend(self.with_another_key(process.core().state().gossip_key()));
-        let state = process.core().state();
+        wrong.extend(unreconciled(process.core().replica().state()));
+        wrong.extend(self.with_another_key(process.core().replica().state().gossip_key()));
+        let state = process.core().replica().state();
         wrong.extend(self.agents.iter().flat_map(|agent| agent.unsynchronized(state)));
         wrong.extend(self.unfound());
         wrong.extend(self.unseen());
@@ -168,11 +168,19 @@ impl World {
     /// Compares whole states at the end.
     fn judge_end(&mut self) {
         let leader = self.machines.values().find(|machine| machine.serves()).expect("there is a leader");
-        let members: BTreeSet<ServerId> =
-            leader.process.as_ref().expect("it serves").core().membership().all().into_iter().collect();
+        let members: BTreeSet<ServerId> = leader
+            .process
+            .as_ref()
+            .expect("it serves")
+            .core()
+            .replica()
+            .membership()
+            .all()
+            .into_iter()
+            .collect();
         for machine in self.machines.values().filter(|machine| members.contains(&machine.id)) {
             let Some(process) = &machine.process else { continue };
-            let (index, state) = (process.applied(), process.core().state());
+            let (index, state) = (process.applied(), process.core().replica().state());
             self.judge.see(&self.stage, &Fact::Opened { server: machine.id, index, state });
         }
         self.judge_watchers();

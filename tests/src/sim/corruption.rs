@@ -55,7 +55,7 @@ impl World {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else {
             return self.stage.after(LATER, Event::Fault(Kind::Corruption));
         };
-        let members = leader.process.as_ref().expect("it serves").core().membership();
+        let members = leader.process.as_ref().expect("it serves").core().replica().membership();
         let voters: Vec<_> =
             members.voters.iter().copied().filter(|id| self.running().contains(id)).collect();
         if voters.len() < 3 || members.is_joint() {
@@ -74,7 +74,7 @@ impl World {
     /// Notes that a server installed a snapshot.
     pub(super) fn note_spread(&mut self, id: ServerId) {
         let process = self.machines[&id].process.as_ref().expect("it has just installed a snapshot");
-        if has_stray_row(process.core().state()) && self.judge.corrupted.insert(id) {
+        if has_stray_row(process.core().replica().state()) && self.judge.corrupted.insert(id) {
             self.stage.hit(Mark::CorruptionSpread);
             self.stage.log(|| format!("the state of server {id} is a copy of one that is corrupt"));
         }
@@ -84,14 +84,14 @@ impl World {
     pub(super) fn unfound(&self) -> Vec<String> {
         let leader = self.machines.values().find(|machine| machine.serves());
         let Some(leader) = leader.and_then(|machine| machine.process.as_ref()) else { return Vec::new() };
-        let members = leader.core().membership();
+        let members = leader.core().replica().membership();
         let machines: Vec<_> = members.all().iter().filter_map(|id| self.machines.get(id)).collect();
         let (wrong, right): (Vec<_>, Vec<_>) =
             machines.into_iter().partition(|machine| has_stray_row(&machine.disk.durable.state));
         let is_witness = |machine: &&&Machine| {
             let process = machine.process.as_ref();
             members.voters.contains(&machine.id)
-                && process.is_some_and(|process| process.core().own_memory().copy_of.is_none())
+                && process.is_some_and(|process| process.core().replica().own_memory().copy_of.is_none())
         };
         if right.iter().filter(is_witness).count() > (members.voters.len() / 2).max(1) {
             let unfound = wrong.iter().filter(|machine| !machine.found_corrupt && !machine.gone);

@@ -36,7 +36,7 @@ impl World {
     pub(super) fn reconnect(&mut self, id: ServerId, life: u64) {
         let Some(process) = self.process(id).filter(|process| process.life == life) else { return };
         let others: Vec<_> =
-            process.core().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
+            process.core().replica().state().servers().map(|row| row.id).filter(|to| *to != id).collect();
         others.into_iter().for_each(|to| self.send_hello(id, to, None));
         self.stage.after(RECONNECT_INTERVAL, Event::Reconnect(id, life));
     }
@@ -61,7 +61,8 @@ impl World {
         let now = self.stage.now;
         let Some(process) = self.process_mut(from) else { return };
         process.hellos.insert(to, now);
-        let (position, remembers) = (process.core().log_position(), process.core().peer_memory().of(to));
+        let (position, remembers) =
+            (process.core().replica().log_position(), process.core().replica().peer_memory().of(to));
         let hello = Hello { from: (from, process.life), to, position, remembers, answers };
         self.stage.send(Place::Server(from), Place::Server(to), Event::Hello(Box::new(hello)));
     }
@@ -76,7 +77,8 @@ impl World {
         if process.knows_removed(from) {
             return self.report_removal(to, from);
         }
-        let (own, memory) = (process.core().log_position(), process.core().peer_memory().of(from));
+        let (own, memory) =
+            (process.core().replica().log_position(), process.core().replica().peer_memory().of(from));
         let is_linked = process.links.get(&from) == Some(&life);
         if let Some(SetBack { known, .. }) = SetBack::find(to, own, from, remembers) {
             return self.post(to, Input::SetBack(from, known));

@@ -65,7 +65,7 @@ impl World {
 fn is_overtaken(machine: &Machine, now: Time) -> bool {
     let Some(process) = &machine.process else { return false };
     let is_long = |since: Option<Time>| since.is_some_and(|since| now.since(since) >= HANG);
-    let log = process.core().log_status();
+    let log = process.core().replica().log_status();
     is_long(machine.disk.hangs_since(now))
         && is_long(process.core().disk().unpersisted_since())
         && log.commit_index > log.applied_index

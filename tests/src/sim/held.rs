@@ -209,7 +209,7 @@ impl World {
         let (Some(leader), None) = (leaders.next(), leaders.next()) else { return false };
         let Some(process) = &leader.process else { return false };
         let here = Place::Server(leader.id);
-        let members = process.core().membership();
+        let members = process.core().replica().membership();
         let is_there = |id: &&lockmesh_protocol::id::ServerId| {
             let there = Place::Server(**id);
             let runs = self.process(**id).is_some_and(|process| process.stands_until.is_none())

@@ -75,6 +75,8 @@ impl Machine {
     /// Returns `true` if its process leads and serves. A process that knows of its own removal
     /// replies to no client, even if it learned of that before it learned of the new leader.
     pub fn serves(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.core().is_serving() && !process.is_removed())
+        self.process
+            .as_ref()
+            .is_some_and(|process| process.core().replica().is_serving() && !process.is_removed())
     }
 }

@@ -24,7 +24,7 @@ impl World {
             return;
         }
         let process = machine.process.as_ref().expect("it serves");
-        let term = process.core().log_status().term;
+        let term = process.core().replica().log_status().term;
         if self.led.is_some_and(|(_, last)| term <= last) {
             return;
         }
@@ -49,11 +49,11 @@ impl World {
     /// Notes the current voters as a leader sees them, and a leader that stepped down.
     pub(super) fn notice_members(&mut self, id: ServerId, served: bool) {
         let Some(process) = &self.machines[&id].process else { return };
-        let members = process.core().membership();
+        let members = process.core().replica().membership();
         if served && !members.all().contains(&id) {
             self.stage.hit(Mark::RemovedLeader);
         }
-        if process.core().is_serving() && members.voters != self.voters {
+        if process.core().replica().is_serving() && members.voters != self.voters {
             let promoted = members.voters.iter().filter(|id| !self.voters.contains(id)).count();
             self.voters = members.voters.clone();
             let voters = self.voters.clone();

@@ -221,10 +221,11 @@ impl World {
     /// continue with.
     pub(super) fn members_without_loss(&self) -> Option<Membership> {
         let cores = || self.machines.values().filter_map(|machine| Some(machine.process.as_ref()?.core()));
-        let newest = cores().map(|core| core.log_status().term).max()?;
+        let newest = cores().map(|core| core.replica().log_status().term).max()?;
         // A deposed leader that is paused does not know the present voters.
-        let core = cores().find(|core| core.is_serving() && core.log_status().term == newest)?;
-        let members = core.membership().clone();
+        let core =
+            cores().find(|core| core.replica().is_serving() && core.replica().log_status().term == newest)?;
+        let members = core.replica().membership().clone();
         let is_lost = |id: &ServerId| {
             self.machines.get(id).is_none_or(|machine| machine.gone) || self.judge.corrupted.contains(id)
         };

@@ -305,12 +305,13 @@ impl Process {
 
     /// Returns the term in which it serves as leader, if it does.
     fn serving_term(&self) -> Option<Term> {
-        self.core().is_serving().then(|| self.core().log_status().term)
+        self.core().replica().is_serving().then(|| self.core().replica().log_status().term)
     }
 
     /// Puts a row on its disk, regardless of the log.
     pub fn record(&mut self, row: Change) {
-        let nothing = self.unwritten.handle(Storage::Record(vec![row]), self.frontend.core().own_memory());
+        let nothing =
+            self.unwritten.handle(Storage::Record(vec![row]), self.frontend.core().replica().own_memory());
         debug_assert!(nothing.is_none(), "it goes with the next checkpoint");
     }
 
@@ -370,8 +371,8 @@ impl Process {
         self.wakes = None;
         let now = self.clock.at(stage.now);
         let mut turn = Turn::default();
-        turn.memberships.0 = self.core().membership().clone();
-        let (served, parked) = (self.core().is_serving(), self.frontend.watch_count());
+        turn.memberships.0 = self.core().replica().membership().clone();
+        let (served, parked) = (self.core().replica().is_serving(), self.frontend.watch_count());
         let lists_wait = self.lists_wait(now);
         turn.leases.served = self.serving_term();
         let events = std::mem::take(&mut self.events);
@@ -394,7 +395,7 @@ impl Process {
         self.frontend.settle(now, &mut self.actions);
         self.carry_out(stage, &mut turn);
         self.unwritten.end_turn();
-        turn.memberships.1 = self.core().membership().clone();
+        turn.memberships.1 = self.core().replica().membership().clone();
         self.note_applied(&mut turn);
         let mut leases = std::mem::take(&mut turn.leases);
         leases.ended(&turn, self.serving_term(), self.applied);
@@ -406,7 +407,7 @@ impl Process {
             stage.hit(Mark::InstallRefused);
         }
         if self.frontend.watch_count() < parked {
-            let deposed = served && !self.core().is_serving();
+            let deposed = served && !self.core().replica().is_serving();
             note_watches(stage, deposed, &turn);
         }
         if lists_wait && turn.given.iter().any(begins_list) {
@@ -517,7 +518,7 @@ impl Process {
     /// Connections of removed servers are closed with a reason. Addresses are looked up by server
     /// ID.
     fn notice_roster(&mut self, turn: &mut Turn) {
-        let roster = self.core().state().servers().map(|row| row.id).collect();
+        let roster = self.core().replica().state().servers().map(|row| row.id).collect();
         let before = std::mem::replace(&mut self.roster, roster);
         turn.told_removed.extend(before.difference(&self.roster));
     }
@@ -549,7 +550,7 @@ impl Process {
             turn.changes.extend(changes.iter().cloned());
             stage.fault_injection.forget_rows(changes);
         }
-        match self.unwritten.handle(action, self.frontend.core().own_memory()) {
+        match self.unwritten.handle(action, self.frontend.core().replica().own_memory()) {
             None => {}
             Some(StoreOrder::Write(write)) => {
                 if self.shadow.write(&write) > 0 {
@@ -569,7 +570,7 @@ impl Process {
     }
 
     fn note_applied(&mut self, turn: &mut Turn) {
-        let applied = self.core().log_status().applied_index;
+        let applied = self.core().replica().log_status().applied_index;
         let indexes = self.applied.0 + 1..=applied.0;
         turn.applied.extend(indexes.filter_map(|index| self.shadow.entry(LogIndex(index))).cloned());
         self.applied = applied;

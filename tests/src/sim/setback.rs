@@ -119,9 +119,9 @@ impl World {
         };
         let (one, other) = (Place::Server(by), Place::Server(server));
         let network = &self.stage.network;
-        let remembered = process.core().peer_memory().of(server);
+        let remembered = process.core().replica().peer_memory().of(server);
         // A process without state knows no server to greet.
-        process.core().state().server(server).is_some()
+        process.core().replica().state().server(server).is_some()
             && network.carries((one, other))
             && network.carries((other, one))
             && SetBack::find(server, holds, by, remembered).is_some()
@@ -130,7 +130,7 @@ impl World {
     /// Checks whether a server was refused since its disk was set back.
     pub(super) fn judge_set_back(&mut self, id: ServerId) {
         let Some(process) = self.process(id) else { return };
-        let Some(set_back) = process.core().set_back().copied() else { return };
+        let Some(set_back) = process.core().replica().set_back().copied() else { return };
         if !self.machines[&id].set_back {
             return self.judge.object("set_back", format!("no disk was set back, but: {set_back}"));
         }

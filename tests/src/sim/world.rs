@@ -232,9 +232,9 @@ impl World {
     fn judge_memories(&mut self, id: ServerId) {
         let machine = &self.machines[&id];
         let Some(started) = machine.process.as_ref().filter(|_| !machine.set_back) else { return };
-        let holds = started.core().log_position();
+        let holds = started.core().replica().log_position();
         let running = self.machines.values().filter_map(|machine| machine.process.as_ref());
-        let remembered = running.map(|other| (other.id, other.core().peer_memory().of(id)));
+        let remembered = running.map(|other| (other.id, other.core().replica().peer_memory().of(id)));
         let found = remembered.filter_map(|(by, known)| SetBack::find(id, holds, by, known)).next();
         if let Some(set_back) = found {
             self.judge.object("recovery", set_back.to_string());
@@ -246,8 +246,8 @@ impl World {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = machine.process.take() else { return };
         self.stage.hit(Mark::Crash);
-        let role = if process.core().is_serving() { "the leader" } else { "a follower" };
-        if process.core().is_serving() {
+        let role = if process.core().replica().is_serving() { "the leader" } else { "a follower" };
+        if process.core().replica().is_serving() {
             self.stage.hit(Mark::LeaderCrash);
         }
         self.stage.log(|| format!("server {id}, {role}, crashes"));
@@ -334,7 +334,7 @@ impl World {
     fn turn(&mut self, id: ServerId, life: u64) {
         let machine = self.machines.get_mut(&id).expect("the machine exists");
         let Some(process) = machine.process.as_mut().filter(|process| process.life == life) else { return };
-        let served = process.core().is_serving();
+        let served = process.core().replica().is_serving();
         let Some(turn) = process.turn(&mut self.stage) else { return };
         self.judge.see(&self.stage, &Fact::Leases { server: id, turn: &turn.leases });
         self.judge_log(id, &turn);
@@ -395,7 +395,7 @@ impl World {
             self.note_spread(id);
             let Some(process) = &self.machines[&id].process else { return };
             if process.applied() == mark.index {
-                let state = process.core().state();
+                let state = process.core().replica().state();
                 self.judge.see(&self.stage, &Fact::Opened { server: id, index: mark.index, state });
             }
             self.crash_soon(id, self.stage.plan.disk.checkpoint.1);
@@ -480,7 +480,7 @@ impl World {
     pub(super) fn give(&mut self, id: ServerId, given: Given) {
         let (copies, voters) = self.copies(id, &given.response);
         let Some(process) = &self.machines[&id].process else { return };
-        let (applied, serves) = (process.applied(), process.core().is_serving());
+        let (applied, serves) = (process.applied(), process.core().replica().is_serving());
         let fact = Fact::Given { server: id, given: &given, applied, copies, voters };
         self.judge.see(&self.stage, &fact);
         self.note_given(id, &given, serves);
@@ -510,8 +510,8 @@ impl World {
         };
         let Some(past) = self.judge.history.answered(applied.index) else { return (1, 1) };
         let index = past.entry.index;
-        let members = process.core().membership();
-        if members.is_joint() || process.core().log_status().membership_index >= index {
+        let members = process.core().replica().membership();
+        if members.is_joint() || process.core().replica().log_status().membership_index >= index {
             return (1, 1);
         }
         let holds = |id: &&ServerId| {

@@ -2,93 +2,63 @@
 //! are carried out here.
 
 use super::Core;
-use crate::autopilot::{AutopilotInput, AutopilotView, Servers};
-use crate::cluster::{self, ClusterView, Decision, Turn};
+use super::replica::OwnCondition;
+use crate::autopilot::{AutopilotInput, AutopilotView};
+use crate::cluster::{ClusterView, Decision, Turn};
 use crate::corruption::{CorruptionChecks, CorruptionInput, is_unconfirmed};
 use crate::durability::disk_watch::DiskWatch;
-use crate::input::CallToken;
 use crate::judge::{Judge, JudgeInput};
 use crate::mesh::{MeshInput, ServedMesh};
-use crate::outbox::{Outbox, not_leader};
-use crate::proposals::Origin;
-use crate::raft::engine::MemberChange;
+use crate::outbox::Outbox;
 use crate::raft::message::{MessageKind, PeerMessage};
 use crate::time::deadlines::Deadlines;
-use crate::upgrade;
 use bytes::Bytes;
-use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{CellNumber, ServerId, WallTime};
 use lockmesh_protocol::lease::{NodeLeaseQuery, NodeLeases};
-use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
 
-/// Returns the cluster as a server knows it. This is a macro because a value is changed meanwhile:
-/// only the other fields are borrowed.
-macro_rules! view {
-    ($core:ident, $now:expr) => {
-        ClusterView {
-            id: $core.config.id,
-            term: $core.engine.term(),
-            leader: $core.engine.leader(),
-            serving: $core.serving,
-            membership: $core.engine.membership(),
-            state: &$core.state,
-            applied: $core.applied,
-            founders: &$core.config.cluster_start.servers,
-            readers: &$core.read_index,
-            proposals: &$core.proposals,
-            is_set_back: $core.set_back.is_some(),
-            is_corrupt: $core.corruption.is_known_here(),
-            is_late: !$core.deadlines.is_running($now),
-        }
-    };
-}
-
-/// Returns the servers as a server knows them.
-macro_rules! servers {
-    ($core:ident, $now:expr) => {
-        Servers {
-            cluster: view!($core, $now),
-            replication: $core.engine.replication(),
-            corruption: &$core.corruption,
-            disk: &$core.disk,
-            election: $core.config.election,
-        }
-    };
-}
-
 impl Core {
+    pub(super) fn own_condition(&self, now: Time) -> OwnCondition {
+        let (is_corrupt, is_late) = (self.corruption.is_known_here(), !self.deadlines.is_running(now));
+        OwnCondition { is_corrupt, is_late }
+    }
+
+    /// Returns the cluster as this server knows it.
+    pub(super) fn view(&self, now: Time) -> ClusterView<'_> {
+        self.replica.view(self.own_condition(now))
+    }
+
     /// Passes an input to the failure detector.
     pub(super) fn judge(&mut self, now: Time, input: JudgeInput<'_>, outbox: &mut Outbox) {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        self.judge.handle(&view!(self, now), now, input, &mut decisions);
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
+        self.judge.handle(&self.replica.view(own), now, input, &mut decisions);
         self.carry_out(now, decisions, outbox);
     }
 
     /// Passes an input to the autopilot.
     pub(super) fn manage(&mut self, now: Time, input: AutopilotInput, outbox: &mut Outbox) {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        self.autopilot.handle(&servers!(self, now), now, input, &mut decisions);
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
+        let servers = self.replica.servers(own, &self.corruption, &self.disk);
+        self.autopilot.handle(&servers, now, input, &mut decisions);
         self.carry_out(now, decisions, outbox);
     }
 
     /// Passes an input to the corruption checks.
     pub(super) fn compare(&mut self, now: Time, input: CorruptionInput<'_>, outbox: &mut Outbox) {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        let input = (self.own.copy_of, input);
-        self.corruption.handle(&view!(self, now), now, input, &mut decisions);
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
+        let input = (self.replica.own.copy_of, input);
+        self.corruption.handle(&self.replica.view(own), now, input, &mut decisions);
         self.carry_out(now, decisions, outbox);
     }
 
     /// Passes an input to the mesh.
     pub(super) fn spread(&mut self, now: Time, input: MeshInput<'_>, outbox: &mut Outbox) {
-        let mut decisions = std::mem::take(&mut self.decisions);
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
         let input = (&self.judge, input);
-        self.mesh.handle(&view!(self, now), now, input, &mut decisions);
+        self.mesh.handle(&self.replica.view(own), now, input, &mut decisions);
         self.carry_out(now, decisions, outbox);
     }
 
@@ -99,28 +69,18 @@ impl Core {
         act: impl FnOnce(&mut Deadlines, &mut Turn<'_>),
         outbox: &mut Outbox,
     ) {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        let view = view!(self, now);
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
+        let view = self.replica.view(own);
         act(&mut self.deadlines, &mut Turn { view: &view, now, decisions: &mut decisions });
         self.carry_out(now, decisions, outbox);
     }
 
     /// Reports to the other servers, at an interval, that this server's disk rejects writes.
     pub(crate) fn report_refusing_disk(&mut self, now: Time, reason: &str, outbox: &mut Outbox) {
-        let mut decisions = std::mem::take(&mut self.decisions);
-        let turn = &mut Turn { view: &view!(self, now), now, decisions: &mut decisions };
+        let (own, mut decisions) = (self.own_condition(now), std::mem::take(&mut self.decisions));
+        let turn = &mut Turn { view: &self.replica.view(own), now, decisions: &mut decisions };
         self.refusing_disks.report(turn, reason);
         self.carry_out(now, decisions, outbox);
-    }
-
-    /// Passes an applied command to the mesh.
-    pub(super) fn mesh_applied(&mut self, now: Time, command: (&Command, &Applied), changes: &[Change]) {
-        self.mesh.applied(&view!(self, now), now, command, changes);
-    }
-
-    /// Returns the command that raises the cluster's format, if every server reads a newer one.
-    pub(super) fn wanted_format(&self, now: Time) -> Option<Command> {
-        upgrade::wanted_format(&view!(self, now), self.config.format)
     }
 
     fn carry_out(&mut self, now: Time, mut decisions: Vec<Decision>, outbox: &mut Outbox) {
@@ -128,49 +88,32 @@ impl Core {
             match decision {
                 Decision::Reply(token, response) => outbox.replies.push((token, response)),
                 Decision::Send(to, message) => outbox.shell.messages.push((to, message)),
-                Decision::Propose(proposal, origin) => self.proposals.gather(proposal, origin),
+                Decision::Propose(proposal, origin) => self.replica.proposals.gather(proposal, origin),
                 Decision::ProposeOwn(command, origin) => {
-                    self.proposals.gather(self.own(command), origin);
+                    self.replica.proposals.gather(self.replica.own(command), origin);
                 }
-                Decision::Read(reader) => self.read_index.arrive(now, reader),
+                Decision::Read(reader) => self.replica.read_index.arrive(now, reader),
                 Decision::Challenge(wanted) => outbox.shell.challenges.push(wanted),
                 Decision::Ask(wanted) => outbox.shell.questions.push(wanted),
                 Decision::Push(wanted) => outbox.shell.mesh_items.push(wanted),
                 Decision::ConfirmState(check) => {
-                    if !is_unconfirmed(self.own.copy_of, check) {
-                        self.own.copy_of = None;
+                    if !is_unconfirmed(self.replica.own.copy_of, check) {
+                        self.replica.own.copy_of = None;
                     }
                 }
                 Decision::ChangeMembership(change, caller) => {
-                    self.propose_membership(now, change, caller, outbox);
+                    self.replica.propose_membership(now, change, caller, outbox);
                 }
                 Decision::SettleMembership => {
-                    self.autopilot.settles_at(self.engine.propose(vec![Bytes::new()]).ok());
+                    self.autopilot.settles_at(self.replica.engine.propose(vec![Bytes::new()]).ok());
                 }
-                Decision::TransferLeader(to) => self.engine.transfer_leader(to),
-                Decision::StepDown => self.engine.step_down(),
-                Decision::RetrySnapshot(server) => self.engine.snapshot_failed(server),
+                Decision::TransferLeader(to) => self.replica.engine.transfer_leader(to),
+                Decision::StepDown => self.replica.engine.step_down(),
+                Decision::RetrySnapshot(server) => self.replica.engine.snapshot_failed(server),
             }
         }
         // Kept for its memory, unless carrying out these decisions led to others.
         self.decisions = decisions;
-    }
-
-    fn propose_membership(
-        &mut self,
-        now: Time,
-        change: MemberChange,
-        caller: Option<CallToken>,
-        outbox: &mut Outbox,
-    ) {
-        match (self.engine.propose_membership(change), caller) {
-            (Ok(index), caller) => {
-                let origin = caller.map_or(Origin::Internal, |token| Origin::Client(token, now));
-                self.proposals.appended_membership(self.engine.term(), index, origin);
-            }
-            (Err(_), Some(token)) => outbox.fail(token, not_leader()),
-            (Err(_), None) => {}
-        }
     }
 
     /// Passes a message to the value that it belongs to; returns `false` if it is the engine's.
@@ -190,13 +133,17 @@ impl Core {
 
     /// Returns the other servers, as this one sees them.
     pub fn autopilot(&self, now: Time) -> AutopilotView<'_> {
-        AutopilotView { autopilot: &self.autopilot, servers: servers!(self, now), now }
+        AutopilotView {
+            autopilot: &self.autopilot,
+            servers: self.replica.servers(self.own_condition(now), &self.corruption, &self.disk),
+            now,
+        }
     }
 
     /// Returns the time since the last message from a server. The leader knows it for every server,
     /// a follower for the leader only. Zero for this server.
     pub fn last_contact(&self, now: Time, server: ServerId) -> Option<Duration> {
-        self.autopilot.last_contact(&view!(self, now), now, server)
+        self.autopilot.last_contact(&self.view(now), now, server)
     }
 
     /// Returns the failure detector.
@@ -237,23 +184,18 @@ impl Core {
         wall: WallTime,
         asked: (CellNumber, &RosterDigest),
     ) -> MeshNews {
-        self.mesh.news(now, &self.state, (self.applied.0, wall), asked)
+        self.mesh.news(now, &self.replica.state, (self.replica.applied.0, wall), asked)
     }
 
     /// Returns the status of one node's lease, or one page of all leases; `None` if this server is
     /// not the leader, which alone knows them.
     pub(crate) fn node_leases(&self, now: Time, query: &NodeLeaseQuery) -> Option<NodeLeases> {
-        self.serving.map(|_| self.judge.node_leases(now, &self.state, query))
+        self.replica.serving.map(|_| self.judge.node_leases(now, &self.replica.state, query))
     }
 
     /// Returns the reason why no majority of the voters can write; `None` if one can, as far as
     /// this server knows. `own` is the reason of its own disk.
     pub(crate) fn why_no_majority_writes(&self, now: Time, own: Option<&str>) -> Option<String> {
-        self.refusing_disks.why_no_majority_writes(&view!(self, now), now, own)
-    }
-
-    /// Returns a server's node name for logs.
-    pub(crate) fn node_of(&self, id: ServerId) -> &str {
-        cluster::node_of(&self.state, &self.config.cluster_start.servers, id)
+        self.refusing_disks.why_no_majority_writes(&self.view(now), now, own)
     }
 }

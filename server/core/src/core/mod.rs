@@ -5,6 +5,7 @@ mod decisions;
 mod overdue;
 mod queries;
 mod reads;
+mod replica;
 mod role;
 
 use crate::autopilot::{Autopilot, AutopilotInput};
@@ -20,34 +21,28 @@ use crate::mesh::{MeshInput, ServedMesh};
 use crate::observed::{Observed, Observer};
 use crate::outbox::{Outbox, lost_leadership, not_leader};
 use crate::proposal::Proposal;
-use crate::proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PROPOSAL_RETRY_DELAY, PendingProposal, Proposals};
+use crate::proposals::{Batch, MAX_PROPOSAL_BYTES, Origin, PROPOSAL_RETRY_DELAY, PendingProposal};
 use crate::raft::engine::{Effects, Engine};
-use crate::raft::log::{EntryKind, LogEntry, OwnMemory, Recovered, SnapshotMeta};
+use crate::raft::log::{EntryKind, LogEntry, Recovered, SnapshotMeta};
 use crate::raft::message::{MessageKind, PeerMessage};
-use crate::read_index::ReadIndex;
 use crate::state::{Outputs, State};
 use crate::time::deadlines::Deadlines;
 use crate::upgrade;
 pub use config::{ClusterStart, CoreConfig};
 use lockmesh_protocol::command::{Command, NodeFailure, RestoreStep};
 use lockmesh_protocol::format::{self, FormatError};
-use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::id::{ServerId, WallTime};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
-use role::LeaderLog;
+pub use replica::Replica;
 
 /// A server as one pure value.
 #[derive(Debug)]
 pub struct Core {
-    config: CoreConfig,
-    engine: Engine,
-    state: State,
+    replica: Replica,
     autopilot: Autopilot,
-    own: OwnMemory,
-    /// Set when this server holds less than it acknowledged: it then sends nothing.
-    set_back: Option<SetBack>,
     /// Set when this build cannot read the cluster's format: the server then does nothing.
     unreadable: Option<FormatError>,
     corruption: CorruptionChecks,
@@ -56,20 +51,12 @@ pub struct Core {
     deadlines: Deadlines,
     judge: Judge,
     mesh: ServedMesh,
-    read_index: ReadIndex,
-    proposals: Proposals,
     /// Entries that are committed and not yet applied; empty between turns.
     committed: Vec<LogEntry>,
-    applied: (LogIndex, Term),
-    membership_index: LogIndex,
     /// A snapshot from another server, until the engine accepts or ignores it.
     arrived: Option<(SnapshotMeta, Box<State>)>,
     /// `true` if the engine led at the end of the last turn.
     led: bool,
-    leader_log: LeaderLog,
-    /// The term in which this server leads and serves.
-    serving: Option<Term>,
-    wall: WallTime,
     observer: Observer,
     /// An empty list for the decisions of the next input, kept for its memory.
     decisions: Vec<Decision>,
@@ -78,49 +65,34 @@ pub struct Core {
 impl Core {
     /// Opens a server on the recovered contents of its disk.
     pub fn new(config: CoreConfig, recovered: Recovered) -> Self {
-        let Recovered { hard_state, snapshot, entries, base, state, own } = recovered;
-        let unreadable = upgrade::unknown_format(&state, config.format);
         let stall_timeout = config.stall_timeout.max(2 * config.election.timeout());
-        let mut engine =
-            Engine::new(config.id, hard_state, &snapshot, base, entries, (config.seed, config.election));
-        // No other server can win, so there is no election timeout to wait for.
-        if engine.is_alone() {
-            engine.campaign();
-        }
         Self {
+            unreadable: upgrade::unknown_format(&recovered.state, config.format),
             deadlines: Deadlines::new(config.timers),
             judge: Judge::new(config.seed, config.timers.reap_failed_after),
-            mesh: ServedMesh::of(&state),
+            mesh: ServedMesh::of(&recovered.state),
             corruption: CorruptionChecks::new(config.corruption_check_interval),
-            config,
-            engine,
-            state,
-            autopilot: Autopilot::default(),
-            own,
-            set_back: None,
-            unreadable,
             disk: DiskWatch::new(stall_timeout),
+            autopilot: Autopilot::default(),
             refusing_disks: RefusingDisks::default(),
-            read_index: ReadIndex::default(),
-            proposals: Proposals::default(),
             committed: Vec::new(),
-            applied: (snapshot.index, snapshot.term),
-            membership_index: snapshot.index,
             arrived: None,
             led: false,
-            leader_log: LeaderLog::default(),
-            serving: None,
-            wall: WallTime::default(),
             observer: Observer::default(),
             decisions: Vec::new(),
+            replica: Replica::new(config, recovered),
         }
+    }
+
+    /// Returns this server's copy of the replicated state.
+    pub fn replica(&self) -> &Replica {
+        &self.replica
     }
 
     /// Breaks a rule on purpose, for tests that must detect it.
     #[cfg(feature = "fault-injection")]
     pub fn break_rule(&mut self, rule: Rule) {
-        self.engine.break_rule(rule);
-        self.state.fault_point = self.engine.fault_point.clone();
+        self.replica.break_rule(rule);
     }
 
     /// Handles one input. Gathered proposals are appended to the log at the end of the turn: see
@@ -138,15 +110,15 @@ impl Core {
         if let Input::Persisted(write) = input {
             self.disk.persisted(now, write);
         }
-        if self.set_back.is_some() {
-            return self.handle_set_back(input, outbox);
+        if self.replica.set_back.is_some() {
+            return self.replica.handle_set_back(input, outbox);
         }
         match input {
             Input::Tick(wall) => self.tick(now, wall, outbox),
             Input::Peer(sender, message) => self.peer(now, sender, message, outbox),
             Input::Install(sender, message, mark, state) => self.arrive(now, sender, message, (mark, state)),
             Input::SetBack(by, known) => self.notice_set_back(now, by, known, outbox),
-            Input::Unreachable(server) => self.engine.unreachable(server),
+            Input::Unreachable(server) => self.replica.engine.unreachable(server),
             Input::Deadline(wall) => self.expire_early(now, wall, outbox),
             Input::Propose(token, proposal) => self.propose(now, token, proposal, outbox),
             // Any state will do, so a stale read needs neither a leader nor a round.
@@ -157,7 +129,7 @@ impl Core {
                 self.spread(now, MeshInput::Fire(token, origin, item), outbox);
             }
             Input::Node(input) => self.judge(now, JudgeInput::Node(input), outbox),
-            Input::Persisted(write) => self.persisted(write, outbox),
+            Input::Persisted(write) => self.replica.persisted(write, outbox),
             Input::CheckpointDurable(mark) => self.checkpoint_durable(now, mark, outbox),
             Input::Summed(index, checksum) => self.corruption.summed(index, checksum),
             Input::Servers(request) => self.manage(now, AutopilotInput::Request(request), outbox),
@@ -198,12 +170,12 @@ impl Core {
             // After the entries: a leader serves once an entry of its own term is applied
             // (paper, 5.4.2).
             self.notice_role(now, outbox);
-            self.log_leader();
+            self.replica.log_leader();
             // Last: a confirmed round may wait for an entry that was just applied.
             self.serve_readers(now, outbox);
             // Applying an entry or a role change can propose more: a turn ends when no work is
             // left.
-            if committed.is_empty() && self.proposals.is_log_current() {
+            if committed.is_empty() && self.replica.proposals.is_log_current() {
                 break;
             }
         }
@@ -211,28 +183,28 @@ impl Core {
         // The engine ignored the snapshot, for example because it is past that index. Its state is
         // large, so it is dropped.
         self.arrived = None;
-        outbox.snapshot_wanted |= self.engine.take_snapshot_wanted();
+        outbox.snapshot_wanted |= self.replica.engine.take_snapshot_wanted();
     }
 
     /// Advances consensus as far as possible, including newly committed entries.
     fn advance(&mut self, now: Time, outbox: &mut Outbox) {
-        self.begin_reads(now);
+        self.replica.begin_reads(now);
         let mut effects = Effects::default();
-        self.engine.turn(&mut effects);
+        self.replica.engine.turn(&mut effects);
         // Also if this server was set back: its disk may continue, but no promise depends on its
         // writes.
         if let Some(write) = effects.writes.last() {
             self.disk.written(now, write.number);
         }
         outbox.writes.append(&mut effects.writes);
-        if self.set_back.is_none() {
+        if self.replica.set_back.is_none() {
             outbox.shell.messages.append(&mut effects.messages);
         }
         if let Some(mark) = effects.installed.take() {
             self.install(now, mark, outbox);
         }
         for (round, index) in effects.reads.drain(..) {
-            self.read_index.confirm(round, index);
+            self.replica.read_index.confirm(round, index);
         }
         self.committed = effects.committed;
     }
@@ -245,16 +217,16 @@ impl Core {
 
     fn peer(&mut self, now: Time, sender: ServerId, message: PeerMessage, outbox: &mut Outbox) {
         // A snapshot that this server has passed needs no state: the engine replies with its index.
-        let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.applied.0);
+        let is_news = message.snapshot.as_ref().is_some_and(|mark| mark.index > self.replica.applied.0);
         // The frontend fetches the snapshot and returns with [`Input::Install`]. From the bare
         // message the engine would install a state that is not present.
         let unfetched = is_news.then_some("a snapshot that was not fetched");
-        let trusted = self.engine.fault_point.breaks(Rule::MessagesAreWhole);
-        match message.fault(sender, self.config.id).or(unfetched).filter(|_| !trusted) {
+        let trusted = self.replica.engine.fault_point.breaks(Rule::MessagesAreWhole);
+        match message.fault(sender, self.replica.config.id).or(unfetched).filter(|_| !trusted) {
             None => {
                 self.autopilot.note_contact(now, sender);
                 // Before the engine sees it: the engine panics at a commit index not in its log.
-                if let Some(known) = SetBack::proven_by(&message, self.log_position()) {
+                if let Some(known) = SetBack::proven_by(&message, self.replica.log_position()) {
                     return self.notice_set_back(now, sender, known, outbox);
                 }
                 let is_own = self.message(now, &message, outbox);
@@ -263,33 +235,23 @@ impl Core {
                     message.kind == MessageKind::TimeoutNow && self.disk.stalled_for(now).is_some();
                 if !is_own && !is_unfit {
                     if let Some(certain) = message.certain_position() {
-                        self.own.peers.note(message.from, certain);
+                        self.replica.own.peers.note(message.from, certain);
                     }
-                    self.engine.step(message);
+                    self.replica.engine.step(message);
                 }
             }
             Some(fault) => {
-                let node = self.node_of(sender);
+                let node = self.replica.node_of(sender);
                 tracing::warn!(server = sender.0, %node, reason = %fault, "dropped a message from another server");
             }
         }
     }
 
-    fn persisted(&mut self, write: u64, outbox: &mut Outbox) {
-        let mut effects = Effects::default();
-        self.engine.persisted(write, &mut effects);
-        outbox.shell.messages.append(&mut effects.messages);
-    }
-
     fn checkpoint_durable(&mut self, now: Time, mark: SnapshotMeta, outbox: &mut Outbox) {
-        // A follower keeps less: its log is needed only if it becomes leader.
-        let keep = self.config.log_keep_bytes / if self.engine.is_leader() { 1 } else { 4 };
-        let keep_fetching = keep.max(self.config.log_keep_fetching_bytes);
-        let (least, fetching) =
-            (self.engine.index_before_last(keep), self.engine.index_before_last(keep_fetching));
+        let (least, fetching) = self.replica.compactable();
         let compact = self.autopilot(now).compaction_index(mark.index, least, fetching);
-        self.engine.checkpoint_durable(mark);
-        self.engine.compact(compact);
+        self.replica.engine.checkpoint_durable(mark);
+        self.replica.engine.compact(compact);
         // Only here may the log on disk shrink: the checkpoint that replaces it is durable (thesis,
         // 5).
         outbox.compact = Some(compact);
@@ -306,15 +268,16 @@ impl Core {
     ) {
         // The engine accepts a snapshot only from the leader of its current term, and the fetch may
         // have outlasted an election. The message therefore gets the current leader and term.
-        let Some(leader) = self.engine.leader().filter(|leader| *leader != self.config.id) else {
+        let Some(leader) = self.replica.engine.leader().filter(|leader| *leader != self.replica.config.id)
+        else {
             return tracing::info!(
                 index = mark.index.0,
                 "no leader is known: the snapshot will be fetched again"
             );
         };
         self.autopilot.note_contact(now, sender);
-        let (term, snapshot) = (self.engine.term(), Some(mark.clone()));
-        self.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
+        let (term, snapshot) = (self.replica.engine.term(), Some(mark.clone()));
+        self.replica.engine.step(PeerMessage { from: leader, term, snapshot, ..message });
         self.arrived = Some((mark, state));
     }
 
@@ -324,19 +287,19 @@ impl Core {
             self.arrived.take().expect("the engine accepts only the snapshot that arrived");
         assert_eq!(arrived, mark, "the engine accepts the snapshot unchanged");
         tracing::info!(index = mark.index.0, "installed a snapshot, which replaces log and state");
-        self.unreadable = upgrade::unknown_format(&state, self.config.format);
-        self.state = *state;
-        self.state.fault_point = self.engine.fault_point.clone();
-        self.mesh.restart(&self.state);
+        self.unreadable = upgrade::unknown_format(&state, self.replica.config.format);
+        self.replica.state = *state;
+        self.replica.state.fault_point = self.replica.engine.fault_point.clone();
+        self.mesh.restart(&self.replica.state);
         // The state is unconfirmed until a check has compared it: it is only as good as its
         // sender's.
-        self.own.copy_of = Some(mark.index);
+        self.replica.own.copy_of = Some(mark.index);
         self.corruption.installed();
-        self.applied = (mark.index, mark.term);
-        self.membership_index = mark.index;
+        self.replica.applied = (mark.index, mark.term);
+        self.replica.membership_index = mark.index;
         // This server proposed them as a former leader. They are in the snapshot or were
         // overwritten; this server cannot tell which.
-        for origin in self.proposals.take_pending(mark.index) {
+        for origin in self.replica.proposals.take_pending(mark.index) {
             self.fail_proposal(now, origin, lost_leadership(), outbox);
         }
         outbox.discard_changes();
@@ -344,21 +307,21 @@ impl Core {
     }
 
     fn tick(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
-        self.wall = wall;
+        self.replica.wall = wall;
         // First: a server that was paused must not mistake its own absence for that of others.
         self.watch_disk(now, outbox);
         self.deadlines.tick(now);
-        self.engine.tick();
+        self.replica.engine.tick();
         self.retry_readers(now, outbox);
         // A server with a corrupt state rejects renewals; another leader restarts the deadlines.
         if !self.corruption.is_known_here() {
             self.with_deadlines(now, Deadlines::expire, outbox);
         }
         self.manage(now, AutopilotInput::Tick, outbox);
-        if self.is_serving() {
+        if self.replica.is_serving() {
             self.manage(now, AutopilotInput::Settle, outbox);
-            if let Some(raise) = self.wanted_format(now) {
-                self.gather_own(raise);
+            if let Some(raise) = upgrade::wanted_format(&self.view(now), self.replica.config.format) {
+                self.replica.gather_own(raise);
             }
             self.manage(now, AutopilotInput::Manage(wall), outbox);
             self.compare(now, CorruptionInput::Tick, outbox);
@@ -370,15 +333,16 @@ impl Core {
 
     /// Runs once per tick, after the queued completions of writes.
     fn watch_disk(&mut self, now: Time, outbox: &mut Outbox) {
-        let is_leader = self.engine.is_leader();
-        let is_overtaken = is_leader && self.engine.commit_index() > self.engine.persisted_index();
+        let is_leader = self.replica.engine.is_leader();
+        let is_overtaken =
+            is_leader && self.replica.engine.commit_index() > self.replica.engine.persisted_index();
         let change = self.disk.tick(now, is_leader, is_overtaken);
         if change == Some(DiskChange::Stalled) {
             self.observer.observed.disk_stalls += 1;
         } else if change == Some(DiskChange::Recovered) {
             self.autopilot.is_fit_again();
         }
-        self.engine.lower_priority(self.disk.lowers_priority());
+        self.replica.engine.lower_priority(self.disk.lowers_priority());
         if self.disk.must_hand_over(now) {
             self.hand_over(now, outbox);
         }
@@ -391,37 +355,28 @@ impl Core {
 
     /// Expires deadlines between two ticks.
     fn expire_early(&mut self, now: Time, wall: WallTime, outbox: &mut Outbox) {
-        self.wall = wall;
+        self.replica.wall = wall;
         // A late tick must come first: it extends the deadlines, and then expires them.
         if self.deadlines.is_running(now) {
             self.with_deadlines(now, Deadlines::expire, outbox);
         }
     }
 
-    /// Proposes a command of the leader's own, with no caller to notify.
-    fn gather_own(&mut self, command: Command) {
-        self.proposals.gather(self.own(command), Origin::Internal);
-    }
-
-    fn own(&self, command: Command) -> Proposal {
-        Proposal { request: None, at: self.wall, command }
-    }
-
     fn propose(&mut self, now: Time, token: CallToken, proposal: Proposal, outbox: &mut Outbox) {
         // A follower forwards nothing: the agent sends the request to the leader itself, under the
         // same request id.
-        if !self.engine.is_leader() {
+        if !self.replica.engine.is_leader() {
             return outbox.fail(token, not_leader());
         }
         // Limited before the log: a rejected request costs the other servers neither disk nor
         // memory.
-        if self.proposals.len() >= self.config.max_pending_proposals {
-            let what = format!("{} writes wait for their commit", self.config.max_pending_proposals);
+        if self.replica.proposals.len() >= self.replica.config.max_pending_proposals {
+            let what = format!("{} writes wait for their commit", self.replica.config.max_pending_proposals);
             return outbox.fail(token, Unavailable::Overloaded(what));
         }
-        let command = upgrade::as_the_cluster_reads_it(&self.state, proposal.command);
+        let command = upgrade::as_the_cluster_reads_it(&self.replica.state, proposal.command);
         let proposal = Proposal { command, ..proposal };
-        if let Err(why) = upgrade::check_format(&self.state, &proposal.command) {
+        if let Err(why) = upgrade::check_format(&self.replica.state, &proposal.command) {
             return outbox.fail(token, why);
         }
         if judge::depends_on_liveness(&proposal.command) {
@@ -431,11 +386,11 @@ impl Core {
         // leader's clock.
         let command = &proposal.command;
         self.with_deadlines(now, |it, turn| it.end_delays_that_are_over(turn, command), outbox);
-        self.proposals.gather(proposal, Origin::Client(token, now));
+        self.replica.proposals.gather(proposal, Origin::Client(token, now));
     }
 
     fn propose_batch(&mut self, now: Time, outbox: &mut Outbox) {
-        let Batch { data, proposals, too_long } = self.proposals.take_batch();
+        let Batch { data, proposals, too_long } = self.replica.proposals.take_batch();
         for (origin, len) in too_long {
             let what = format!("command of {len} bytes exceeds the limit of {MAX_PROPOSAL_BYTES}");
             self.fail_proposal(now, origin, Unavailable::Denied(what), outbox);
@@ -443,19 +398,13 @@ impl Core {
         if data.is_empty() {
             return;
         }
-        match self.engine.propose(data) {
+        match self.replica.engine.propose(data) {
             Ok(first) => {
-                self.observer.proposed(now, self.engine.last_index());
-                self.proposals.appended(self.engine.term(), first, proposals);
+                self.observer.proposed(now, self.replica.engine.last_index());
+                self.replica.proposals.appended(self.replica.engine.term(), first, proposals);
             }
             Err(_) => {
-                // The engine drops a batch for two reasons, and only one of them passes by waiting
-                // here.
-                let why = if self.engine.is_leader() && !self.engine.is_transferring() {
-                    Unavailable::Overloaded("too many bytes wait for their commit".into())
-                } else {
-                    not_leader()
-                };
+                let why = self.replica.why_batch_dropped();
                 for (_, origin) in proposals {
                     self.fail_proposal(now, origin, why.clone(), outbox);
                 }
@@ -474,7 +423,7 @@ impl Core {
     }
 
     fn apply(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) {
-        let (pending, replaced) = self.proposals.applied(entry);
+        let (pending, replaced) = self.replica.proposals.applied(entry);
         for origin in replaced {
             // Reported as unknown, the safe side: the client retries under the same request id.
             self.fail_proposal(now, origin, lost_leadership(), outbox);
@@ -485,18 +434,18 @@ impl Core {
             if !entry.data.is_empty() {
                 is_check = self.apply_proposal(now, entry, pending, outbox);
             }
-            self.engine.applied(entry);
+            self.replica.engine.applied(entry);
         } else {
-            self.membership_index = entry.index;
-            let before = self.engine.membership().all();
-            self.engine.applied(entry);
+            self.replica.membership_index = entry.index;
+            let before = self.replica.engine.membership().all();
+            self.replica.engine.applied(entry);
             let caller = pending.and_then(|pending| match pending.origin {
                 Origin::Client(token, _) => Some(token),
                 _ => None,
             });
             self.manage(now, AutopilotInput::MembershipApplied(before, caller), outbox);
         }
-        self.applied = (entry.index, entry.term);
+        self.replica.applied = (entry.index, entry.term);
         if self.autopilot.has_callers() {
             self.manage(now, AutopilotInput::Applied, outbox);
         }
@@ -504,17 +453,17 @@ impl Core {
             self.corruption.applied(now, entry.index);
             // With the number of earlier changes: the checkpoint must be of exactly this index on
             // every server.
-            outbox.checks.push((outbox.changes.len(), self.snapshot_meta()));
+            outbox.checks.push((outbox.changes.len(), self.replica.snapshot_meta()));
         }
     }
 
     /// Applies an entry. Returns `false` if this build cannot read it, or what follows.
     fn apply_readable(&mut self, now: Time, entry: &LogEntry, outbox: &mut Outbox) -> bool {
-        let known = self.config.format;
+        let known = self.replica.config.format;
         self.unreadable = upgrade::unreadable_entry(entry, known);
         if self.unreadable.is_none() {
             self.apply(now, entry, outbox);
-            self.unreadable = upgrade::unknown_format(&self.state, known);
+            self.unreadable = upgrade::unknown_format(&self.replica.state, known);
         }
         self.unreadable.is_none()
     }
@@ -532,24 +481,25 @@ impl Core {
             Some(PendingProposal { proposal: Some(proposal), origin, .. }) => (proposal, origin),
             _ => (decode(entry), Origin::Internal),
         };
-        let proposal = without_minority(proposal, self.engine.membership());
-        let proposal = fault_injected(proposal, &self.engine);
+        let proposal = without_minority(proposal, self.replica.engine.membership());
+        let proposal = fault_injected(proposal, &self.replica.engine);
         let news = outbox.changes.len();
         let Outbox { changes, services, shell, .. } = outbox;
         let outputs = Outputs { changes, removed: &mut shell.removed, services };
-        let applied = self.state.apply_keeping(entry.index, entry.term, &proposal, outputs);
-        self.mesh_applied(now, (&proposal.command, &applied), &outbox.changes[news..]);
-        log_restore(&self.state, &proposal, &applied);
+        let applied = self.replica.state.apply_keeping(entry.index, entry.term, &proposal, outputs);
+        let (view, command) = (self.replica.view(self.own_condition(now)), (&proposal.command, &*applied));
+        self.mesh.applied(&view, now, command, &outbox.changes[news..]);
+        log_restore(&self.replica.state, &proposal, &applied);
         // Ids are never reused, so the memory of removed servers would only grow.
         if let Command::ForgetServer(server) = proposal.command {
-            self.own.peers.forget(server);
+            self.replica.own.peers.forget(server);
         }
         // Before it serves it has no deadlines: all restart when it begins to serve.
-        if self.is_serving() {
+        if self.replica.is_serving() {
             // The timers follow the changes; after a restore they restart.
             self.deadlines.timers.note_all(now, &outbox.changes[news..]);
-            self.observer.applied(now, &outbox.changes[news..], &self.state);
-            self.judge.applied(now, &self.state, &outbox.changes[news..]);
+            self.observer.applied(now, &outbox.changes[news..], &self.replica.state);
+            self.judge.applied(now, &self.replica.state, &outbox.changes[news..]);
         }
         match origin {
             Origin::Client(token, came) => {

@@ -34,11 +34,11 @@ impl Core {
     /// them with [`Core::end_overdue`].
     pub(crate) fn take_overdue(&mut self, now: Time) -> Overdue {
         // After a pause the disk's completions may be unread.
-        if !self.engine.is_leader() || !self.deadlines.is_running(now) {
+        if !self.replica.engine.is_leader() || !self.deadlines.is_running(now) {
             return Overdue::default();
         }
-        let writes = self.proposals.take_overdue(now, REQUEST_TIMEOUT);
-        Overdue { writes, readers: self.read_index.older_than(now, REQUEST_TIMEOUT) }
+        let writes = self.replica.proposals.take_overdue(now, REQUEST_TIMEOUT);
+        Overdue { writes, readers: self.replica.read_index.older_than(now, REQUEST_TIMEOUT) }
     }
 
     /// Replies to requests that have waited too long.

@@ -14,10 +14,12 @@ use lockmesh_protocol::time::Time;
 
 impl Core {
     pub(super) fn read(&mut self, now: Time, token: CallToken, outbox: &mut Outbox) {
-        if self.engine.is_leader() && self.engine.fault_point.breaks(Rule::ReadsWaitForTheirRound) {
+        if self.replica.engine.is_leader()
+            && self.replica.engine.fault_point.breaks(Rule::ReadsWaitForTheirRound)
+        {
             outbox.readable.push(token);
-        } else if self.engine.leader().is_some() {
-            self.read_index.arrive(now, Reader::Query(token));
+        } else if self.replica.engine.leader().is_some() {
+            self.replica.read_index.arrive(now, Reader::Query(token));
         } else {
             self.refuse_reader(now, Reader::Query(token), outbox);
         }
@@ -31,10 +33,12 @@ impl Core {
         if self.deadlines.timers.is_deciding(id) {
             return outbox.fail(token, expiry_is_being_decided());
         }
-        if self.is_serving() && self.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound) {
+        if self.replica.is_serving()
+            && self.replica.engine.fault_point.breaks(Rule::RenewalsWaitForTheirRound)
+        {
             self.acknowledge_renewal(now, token, id, outbox);
-        } else if self.engine.is_leader() {
-            self.read_index.arrive(now, Reader::Renewal(token, id));
+        } else if self.replica.engine.is_leader() {
+            self.replica.read_index.arrive(now, Reader::Renewal(token, id));
         } else {
             outbox.fail(token, not_leader());
         }
@@ -48,28 +52,15 @@ impl Core {
         if is_expiring {
             return outbox.fail(token, expiry_is_being_decided());
         }
-        let session = self.state.session(id).cloned();
-        if let Some(session) = session.as_ref().filter(|_| self.is_serving()) {
+        let session = self.replica.state.session(id).cloned();
+        if let Some(session) = session.as_ref().filter(|_| self.replica.is_serving()) {
             self.deadlines.timers.renew(now, id, session.spec.ttl);
         }
         outbox.replies.push((token, Response::Renewed(session)));
     }
 
-    pub(super) fn begin_reads(&mut self, now: Time) {
-        // The engine drops rounds of a leader whose term has no commit yet (thesis, 6.4), and a
-        // lost round is retried only after its timeout.
-        let can_begin = if self.engine.is_leader() {
-            self.engine.leads_its_term()
-        } else {
-            self.engine.leader().is_some()
-        };
-        if can_begin && let Some(round) = self.read_index.begin(now) {
-            self.engine.begin_read(round);
-        }
-    }
-
     pub(super) fn serve_readers(&mut self, now: Time, outbox: &mut Outbox) {
-        for reader in self.read_index.ready(self.applied.0) {
+        for reader in self.replica.read_index.ready(self.replica.applied.0) {
             match reader {
                 Reader::Query(token) => outbox.readable.push(token),
                 Reader::Renewal(token, id) => self.acknowledge_renewal(now, token, id, outbox),
@@ -79,7 +70,7 @@ impl Core {
                 // The node was alive when the round began, so its force-leave has no effect.
                 // Consul's reply is the same.
                 Reader::Unchanged(token) => {
-                    let index = LogIndex(self.applied.0.0 + self.state.index_base());
+                    let index = LogIndex(self.replica.applied.0.0 + self.replica.state.index_base());
                     let applied = Applied { index, reply: Reply::Done };
                     outbox.replies.push((token, Response::Applied(applied)));
                 }
@@ -89,13 +80,7 @@ impl Core {
 
     /// Repeats late rounds, and rejects readers that would wait too long. Runs once per tick.
     pub(super) fn retry_readers(&mut self, now: Time, outbox: &mut Outbox) {
-        self.read_index.retry(now);
-        // These readers would wait for an election; another server may know a leader already.
-        let rejected = match self.engine.leader() {
-            None => self.read_index.drain(),
-            Some(_) if !self.engine.is_leader() => self.read_index.overdue(now),
-            Some(_) => return,
-        };
+        let rejected = self.replica.retry_reads(now);
         rejected.into_iter().for_each(|reader| self.refuse_reader(now, reader, outbox));
     }
 

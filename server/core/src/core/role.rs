@@ -3,12 +3,9 @@
 
 use super::{ClusterStart, Core};
 use crate::autopilot::AutopilotInput;
-use crate::cluster;
 use crate::durability::setback::SetBack;
-use crate::input::Input;
 use crate::judge::JudgeInput;
 use crate::outbox::{Outbox, lost_leadership, not_leader};
-use crate::raft::engine::Effects;
 use crate::raft::log::LogPosition;
 use crate::time::deadlines::Deadlines;
 use lockmesh_protocol::command::Command;
@@ -23,7 +20,7 @@ pub(super) struct LeaderLog {
 }
 
 impl LeaderLog {
-    fn note(
+    pub(super) fn note(
         &mut self,
         own: ServerId,
         leader: Option<ServerId>,
@@ -66,39 +63,34 @@ impl Core {
     /// Starts or stops serving.
     pub(super) fn notice_role(&mut self, now: Time, outbox: &mut Outbox) {
         // After an entry of its own term is applied: before, the state may lack earlier replies.
-        let may_lead = self.engine.leads_its_term() && self.set_back.is_none();
-        let leads = may_lead.then(|| self.engine.term());
-        let led = std::mem::replace(&mut self.led, self.engine.is_leader());
+        let may_lead = self.replica.engine.leads_its_term() && self.replica.set_back.is_none();
+        let leads = may_lead.then(|| self.replica.engine.term());
+        let led = std::mem::replace(&mut self.led, self.replica.engine.is_leader());
         // Also if it led without serving: accepted proposals may be waiting.
-        if (led && !self.led) || (self.serving.is_some() && leads != self.serving) {
-            let is_leaderless = self.engine.leader().is_none() && leads.is_none() && self.set_back.is_none();
-            LeaderLog::note_stop(self.engine.term(), is_leaderless);
-            self.serving = None;
+        if (led && !self.led) || (self.replica.serving.is_some() && leads != self.replica.serving) {
+            let is_leaderless =
+                self.replica.engine.leader().is_none() && leads.is_none() && self.replica.set_back.is_none();
+            LeaderLog::note_stop(self.replica.engine.term(), is_leaderless);
+            self.replica.serving = None;
             self.step_down(now, outbox);
         }
-        if leads == self.serving {
+        if leads == self.replica.serving {
             return;
         }
-        self.serving = leads;
+        self.replica.serving = leads;
         if let Some(term) = leads {
             tracing::info!(term = term.0, "this server leads");
             self.with_deadlines(now, Deadlines::start, outbox);
             self.judge(now, JudgeInput::Start, outbox);
             // A leader may have died between its first entry and this one, so each leader that
             // finds none proposes it; only the first counts.
-            if self.state.cluster_id().is_empty() {
-                let ClusterStart { cluster_id, servers, lease_key } = self.config.cluster_start.clone();
-                self.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
+            if self.replica.state.cluster_id().is_empty() {
+                let ClusterStart { cluster_id, servers, lease_key } =
+                    self.replica.config.cluster_start.clone();
+                self.replica.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
             }
             self.manage(now, AutopilotInput::Start, outbox);
         }
-    }
-
-    /// Logs the leader if it has changed.
-    pub(super) fn log_leader(&mut self) {
-        let leader = self.engine.leader();
-        let node = |id| cluster::node_of(&self.state, &self.config.cluster_start.servers, id).to_owned();
-        self.leader_log.note(self.config.id, leader, self.engine.term(), node);
     }
 
     /// Ends all work of a leader.
@@ -107,11 +99,11 @@ impl Core {
         self.observer.step_down();
         // A round that was begun as leader is lost with the role; readers are redirected to the
         // next leader at once.
-        for reader in self.read_index.drain() {
+        for reader in self.replica.read_index.drain() {
             self.refuse_reader(now, reader, outbox);
         }
         // They are in the log, and the next leader may or may not commit them.
-        for origin in self.proposals.take_pending(LogIndex(u64::MAX)) {
+        for origin in self.replica.proposals.take_pending(LogIndex(u64::MAX)) {
             self.fail_proposal(now, origin, lost_leadership(), outbox);
         }
         self.manage(now, AutopilotInput::Stop, outbox);
@@ -122,7 +114,7 @@ impl Core {
     /// Fails all waiting calls and stops sending: this build cannot read the cluster's format. The
     /// applied state stays: a newer build continues from it.
     pub(super) fn fall_silent(&mut self, now: Time, outbox: &mut Outbox) {
-        self.serving = None;
+        self.replica.serving = None;
         self.step_down(now, outbox);
         outbox.shell.messages.clear();
     }
@@ -136,29 +128,20 @@ impl Core {
         known: LogPosition,
         outbox: &mut Outbox,
     ) {
-        let Some(set_back) = SetBack::find(self.config.id, self.log_position(), by, Some(known)) else {
+        let Some(set_back) =
+            SetBack::find(self.replica.config.id, self.replica.log_position(), by, Some(known))
+        else {
             return;
         };
         tracing::error!("{set_back}");
-        self.set_back = Some(set_back);
-        self.serving = None;
+        self.replica.set_back = Some(set_back);
+        self.replica.serving = None;
         // Messages of this turn may depend on the lost entries or votes.
         outbox.shell.messages.clear();
         self.step_down(now, outbox);
         // These are not in the log, so they are certainly not done.
-        for origin in self.proposals.take_gathered() {
+        for origin in self.replica.proposals.take_gathered() {
             self.fail_proposal(now, origin, not_leader(), outbox);
-        }
-    }
-
-    /// Handles an input after a set-back: records completed writes and rejects requests.
-    pub(super) fn handle_set_back(&mut self, input: Input, outbox: &mut Outbox) {
-        match input {
-            // The engine must know its writes; the messages that waited for them are never sent.
-            Input::Persisted(write) => self.engine.persisted(write, &mut Effects::default()),
-            Input::CheckpointDurable(mark) => self.engine.checkpoint_durable(mark),
-            Input::Read(token, _) => outbox.refused_reads.push((token, not_leader())),
-            input => input.caller().into_iter().for_each(|token| outbox.fail(token, not_leader())),
         }
     }
 }

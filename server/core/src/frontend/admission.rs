@@ -115,19 +115,19 @@ pub(super) fn check_proposal(
     }
     // Request ids belong to one agent: a peer that used another agent's could take its replies or
     // get its requests rejected.
-    if let Some(agent) = request.and_then(|id| core.state().agent(id.agent))
+    if let Some(agent) = request.and_then(|id| core.replica().state().agent(id.agent))
         && agent.node.folded() != peer.node.folded()
     {
         let why = format!("agent {} speaks for node {}: register as another one", agent.number, agent.node);
         return Err(Unavailable::Denied(why));
     }
     // Last, since the other rejections are final and this one allows a retry.
-    if core.is_serving() { write_health.check(has_other_voters(core)) } else { Ok(()) }
+    if core.replica().is_serving() { write_health.check(has_other_voters(core)) } else { Ok(()) }
 }
 
 /// Checks a renewal before it reaches the core: only its own node may renew a lease.
 pub(super) fn check_renewal(core: &Core, peer: &Peer, renewal: &Renewal) -> Result<(), Unavailable> {
-    match core.state().agent(renewal.lease.agent) {
+    match core.replica().state().agent(renewal.lease.agent) {
         Some(agent) if agent.node.folded() != peer.node.folded() => Err(Unavailable::Denied(format!(
             "its certificate names the node {:?}, so it cannot renew the lease of {:?}",
             peer.node, agent.node
@@ -190,9 +190,9 @@ pub(super) fn completed(core: &Core, command: Command) -> Command {
     let Command::EndRestart { agent, announced_at: began, .. } = command else { return command };
     let lease = LeaseId { agent, began };
     // A restart that this process announced itself is not the one it means.
-    let before = core.state().agent_of(lease).and_then(|agent| agent.restart_announced);
+    let before = core.replica().state().agent_of(lease).and_then(|agent| agent.restart_announced);
     let announced_at = before.filter(|at| *at < began).unwrap_or(began);
-    let (term, base) = (core.log_position().term, core.state().index_base());
+    let (term, base) = (core.replica().log_position().term, core.replica().state().index_base());
     Command::EndRestart { agent, announced_at, term, base }
 }
 

@@ -88,13 +88,13 @@ pub struct FollowerFigures {
 
 /// Returns the server's current figures.
 pub(super) fn figures(view: &StatusView<'_>) -> Figures {
-    let (log, state) = (view.core.log_status(), view.core.state());
+    let (log, state) = (view.core.replica().log_status(), view.core.replica().state());
     Figures {
         term: log.term,
-        is_leader: view.core.is_serving(),
-        voters: view.core.membership().voters.len(),
+        is_leader: view.core.replica().is_serving(),
+        voters: view.core.replica().membership().voters.len(),
         failure_tolerance: failure_tolerance(view),
-        is_leader_known: view.core.leader().is_some(),
+        is_leader_known: view.core.replica().leader().is_some(),
         leader_changes: view.leaders.changes(),
         last_index: log.last_index,
         commit_index: log.commit_index,
@@ -125,23 +125,23 @@ pub(super) fn figures(view: &StatusView<'_>) -> Figures {
 }
 
 fn failure_tolerance(view: &StatusView<'_>) -> usize {
-    if !view.core.is_serving() {
+    if !view.core.replica().is_serving() {
         return 0;
     }
-    let (voters, autopilot) = (&view.core.membership().voters, view.core.autopilot(view.now));
+    let (voters, autopilot) = (&view.core.replica().membership().voters, view.core.autopilot(view.now));
     let healthy = voters.iter().filter(|id| autopilot.is_healthy(**id)).count();
     healthy.saturating_sub(voters.len() / 2 + 1)
 }
 
 fn follower_figures(view: &StatusView<'_>, last_index: LogIndex) -> Vec<FollowerFigures> {
-    if !view.core.is_serving() {
+    if !view.core.replica().is_serving() {
         return Vec::new();
     }
     let (me, autopilot) = (view.config.own_record.id, view.core.autopilot(view.now));
-    let others = view.core.membership().all().into_iter().filter(|id| *id != me);
+    let others = view.core.replica().membership().all().into_iter().filter(|id| *id != me);
     let figures = others.filter_map(|id| {
-        let node = view.core.state().server(id)?.node.clone();
-        let matched = view.core.progress(id).unwrap_or_default().matched;
+        let node = view.core.replica().state().server(id)?.node.clone();
+        let matched = view.core.replica().progress(id).unwrap_or_default().matched;
         let lag = last_index.0.saturating_sub(matched.0);
         let last_contact = autopilot.silence_of(id);
         Some(FollowerFigures { node, lag, last_contact })

@@ -78,7 +78,7 @@ pub(super) fn sync(
     has: &RosterDigest,
 ) -> Result<MeshNews, Unavailable> {
     let cell = agent(core, peer)?.cell;
-    if !core.is_serving() && !core.mesh().knows_time() {
+    if !core.replica().is_serving() && !core.mesh().knows_time() {
         let why = "this server has not heard the cluster's time since it started: ask the leader";
         return Err(Unavailable::Denied(why.into()));
     }
@@ -97,8 +97,8 @@ pub(super) fn reporter(core: &Core, peer: &Peer, suspected: &[LeaseId]) -> Resul
 /// Returns the calling agent. Only registered, living agents receive the keys of the mesh: a failed
 /// agent must register again first.
 pub(super) fn agent<'a>(core: &'a Core, peer: &Peer) -> Result<&'a Agent, Unavailable> {
-    let state = core.state();
-    if core.set_back().is_some() || state.cluster_id().is_empty() {
+    let state = core.replica().state();
+    if core.replica().set_back().is_some() || state.cluster_id().is_empty() {
         return Err(not_leader());
     }
     state.living_member(&peer.node).map(|agent| &**agent).ok_or_else(|| {

@@ -145,11 +145,11 @@ pub struct Frontend {
 impl Frontend {
     /// Creates the frontend of a server whose disk holds a checkpoint of its core's applied state.
     pub fn new(config: FrontendConfig, mut core: Core, now: Time, wall: WallTime) -> Self {
-        let durable = core.snapshot_meta().index;
+        let durable = core.replica().snapshot_meta().index;
         // Before the log is replayed: see `Eligibility`.
         let me = config.own_record.id;
-        let eligibility = Eligibility::new(me, core.membership().contains(me), config.corrupt);
-        let gossip_key = GossipKeyAge::new(now, core.state().gossip_key());
+        let eligibility = Eligibility::new(me, core.replica().membership().contains(me), config.corrupt);
+        let gossip_key = GossipKeyAge::new(now, core.replica().state().gossip_key());
         if config.corrupt {
             core.corruption_checks_mut().found_at_start();
         }
@@ -243,7 +243,7 @@ impl Frontend {
             Event::Core(Input::CheckpointDurable(mark)) => {
                 let index = mark.index;
                 self.input(now, Input::CheckpointDurable(mark));
-                self.checkpoints.completed(now, index, self.core.snapshot_meta(), actions);
+                self.checkpoints.completed(now, index, self.core.replica().snapshot_meta(), actions);
             }
             Event::Core(input) => self.input(now, input),
             Event::Version(server, version) => self.versions.insert(server, version),
@@ -276,7 +276,8 @@ impl Frontend {
             // It must not disturb the other servers with elections.
             return true;
         }
-        let versions_differ = self.versions.differ(self.config.own_record.id, self.core.membership());
+        let versions_differ =
+            self.versions.differ(self.config.own_record.id, self.core.replica().membership());
         self.core.corruption_checks_mut().pause(versions_differ);
         self.check_disks(now);
         // Before deadlines expire: an expiry waits for the renewals of its session.
@@ -288,7 +289,7 @@ impl Frontend {
         self.answer_due(now, actions);
         self.views.end_overdue(self.view_position(now));
         if self.checkpoints.is_due(now, dirty_rows, &self.config) {
-            self.checkpoints.begin(now, self.core.snapshot_meta(), actions);
+            self.checkpoints.begin(now, self.core.replica().snapshot_meta(), actions);
         }
         true
     }
@@ -313,8 +314,8 @@ impl Frontend {
                 self.input(now, input);
             }
         }
-        if let Some(leader) = self.core.leader() {
-            let term = self.core.log_position().term;
+        if let Some(leader) = self.core.replica().leader() {
+            let term = self.core.replica().log_position().term;
             self.leaders.record(now, (leader, term), self.core.last_contact(now, leader));
         }
         self.notice_own_removal(actions);
@@ -427,7 +428,7 @@ impl Frontend {
     ) -> Result<(), Refusal> {
         // A request rejected here is certainly not done; later the outcome may be unknown.
         admission::check_proposal(&self.core, &self.write_health, call.peer, request.as_ref(), &command)
-            .and_then(|()| self.gossip_key.check(call.now, &command, self.core.is_serving()))
+            .and_then(|()| self.gossip_key.check(call.now, &command, self.core.replica().is_serving()))
             .map_err(|why| Refusal(why, AnswerKind::Write))?;
         let command = admission::completed(&self.core, command);
         self.propose(call, CallKind::Write, request, command);
@@ -443,7 +444,7 @@ impl Frontend {
         // Before it costs a quorum round.
         admission::check_read(&read.query).map_err(|why| Refusal(why, AnswerKind::Read))?;
         // The outcome of a position is a committed fact, so it costs no quorum round.
-        if matches!(&read.query, Query::QueuePosition { queue_position, .. } if self.core.knows_queue_position(*queue_position))
+        if matches!(&read.query, Query::QueuePosition { queue_position, .. } if self.core.replica().knows_queue_position(*queue_position))
         {
             let read = ReadWanted { consistency: Consistency::Default, ..read };
             self.read(call.now, call.from, read, actions);
@@ -488,7 +489,7 @@ impl Frontend {
     ) -> Result<(), Refusal> {
         let (kind, node) = (CheckpointReader::Snapshot, call.peer.node.folded());
         let wanted = ReaderWanted { kind, node, index: least, from: call.from };
-        Ok(self.checkpoints.want_reader(call.now, self.core.snapshot_meta(), wanted, actions)?)
+        Ok(self.checkpoints.want_reader(call.now, self.core.replica().snapshot_meta(), wanted, actions)?)
     }
 
     /// Reads the next part of an open reader.
@@ -513,7 +514,7 @@ impl Frontend {
     fn begin_lease_query(&mut self, now: Time, from: CallRef, query: NodeLeaseQuery) -> Result<(), Refusal> {
         // A follower may read the state after its leader's round, but lease status is not in the
         // state.
-        if !self.core.is_serving() {
+        if !self.core.replica().is_serving() {
             return Err(Refusal(leader_hint(&self.core), AnswerKind::Read));
         }
         let kind = CallKind::NodeLeases(query);
@@ -555,7 +556,7 @@ impl Frontend {
             write_health: &self.write_health,
             watches: self.watches.len(),
             views: &self.views,
-            behind_since: self.checkpoints.behind_since(|| self.core.snapshot_meta().index),
+            behind_since: self.checkpoints.behind_since(|| self.core.replica().snapshot_meta().index),
         }
     }
 
@@ -625,7 +626,7 @@ impl Frontend {
             self.notice_roster(actions);
         }
         self.hand_on(actions);
-        self.gossip_key.follow(now, self.core.state().gossip_key());
+        self.gossip_key.follow(now, self.core.replica().state().gossip_key());
         let mut outbox = std::mem::take(&mut self.outbox);
         for change in &outbox.changes {
             self.watches.touch(change);
@@ -656,7 +657,7 @@ impl Frontend {
             actions.storage.push(Storage::Compact(index));
         }
         if std::mem::take(&mut outbox.snapshot_wanted) {
-            self.checkpoints.begin_for_follower(now, self.core.snapshot_meta(), actions);
+            self.checkpoints.begin_for_follower(now, self.core.replica().snapshot_meta(), actions);
         }
         // Last: a leader that stepped down begins no view for readers of a leader.
         self.notice_role(actions);
@@ -699,7 +700,7 @@ impl Frontend {
             Some(Pending::Call(from, CallKind::Backup(node))) => {
                 // Of the current applied index: the backup then holds the operator's own earlier
                 // writes.
-                let current = self.core.snapshot_meta();
+                let current = self.core.replica().snapshot_meta();
                 let (kind, index) = (CheckpointReader::Backup, current.index);
                 let wanted = ReaderWanted { kind, node, index, from };
                 if let Err(why) = self.checkpoints.want_reader(now, current, wanted, actions) {

@@ -62,7 +62,7 @@ pub(super) fn not_ready(view: &StatusView<'_>) -> Vec<NotReady> {
     if view.eligibility.is_corrupt() {
         reasons.push(NotReady::Corrupt);
     }
-    if view.core.set_back().is_some() {
+    if view.core.replica().set_back().is_some() {
         reasons.push(NotReady::SetBack);
     }
     if let Some(reason) = view.write_health.disk_failure() {
@@ -77,7 +77,7 @@ pub(super) fn not_ready(view: &StatusView<'_>) -> Vec<NotReady> {
 fn not_led(view: &StatusView<'_>) -> Option<NotReady> {
     let autopilot = view.core.autopilot(view.now);
     let silence_allowed = autopilot.longest_silence();
-    let Some(leader) = view.core.leader() else { return Some(NotReady::NoLeader) };
+    let Some(leader) = view.core.replica().leader() else { return Some(NotReady::NoLeader) };
     if leader == view.config.own_record.id {
         return (!autopilot.hears_majority(silence_allowed)).then_some(NotReady::NoQuorum);
     }

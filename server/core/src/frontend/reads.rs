@@ -42,7 +42,7 @@ impl Frontend {
 
     fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
         // Rows are built only for readers that get a reply.
-        if let Some(index) = self.core.state().news(&parked.query, parked.known) {
+        if let Some(index) = self.core.replica().state().news(&parked.query, parked.known) {
             send_rows(&self.view(now), &parked.query, (parked.from, index, kind), actions);
         } else if parked.deadline <= now {
             // There is no wait, or it is over.
@@ -79,7 +79,7 @@ impl Frontend {
     /// that have waited too long.
     pub(super) fn begin_views(&mut self, now: Time, actions: &mut Actions) {
         while let Some(WaitingRead { from, node, query, .. }) = self.views.take_next(now) {
-            let (index, view) = self.core.state().view(&query);
+            let (index, view) = self.core.replica().state().view(&query);
             let (known_leader, last_contact) = contact(&self.view(now));
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
@@ -93,7 +93,7 @@ impl Frontend {
 
     /// Returns the time, and how much of the state was replaced so far.
     pub(super) fn view_position(&self, now: Time) -> Position {
-        Position { now, replaced_bytes: self.core.state().replaced_bytes() }
+        Position { now, replaced_bytes: self.core.replica().state().replaced_bytes() }
     }
 
     /// Replies to readers whose wait is over.
@@ -113,7 +113,7 @@ impl Frontend {
     /// Redirects the blocking readers of a leader that stepped down, and those that wait for a
     /// view.
     pub(super) fn notice_role(&mut self, actions: &mut Actions) {
-        if self.leaders.record_serving(self.core.is_serving()) {
+        if self.leaders.record_serving(self.core.replica().is_serving()) {
             // They requested the leader's state, and this server's may be stale from now on.
             for parked in self.watches.take_leaders_readers() {
                 let lost = Response::Unavailable(leader_hint(&self.core));
@@ -130,7 +130,7 @@ impl Frontend {
 /// The contact to the leader, for an answer: whether one is known, and the time since its last
 /// message.
 fn contact(view: &StatusView<'_>) -> (bool, Duration) {
-    let leader = view.core.leader();
+    let leader = view.core.replica().leader();
     let last_contact = leader.and_then(|leader| view.core.last_contact(view.now, leader));
     // Clients use it to bound the age of a stale reply, so it grows while there is no leader, and
     // while this server is too far behind for what the leader sends.
@@ -165,6 +165,6 @@ fn send_rows(
 
 /// Replies to a reader whose wait is over with the same rows.
 fn send_unchanged(view: &StatusView<'_>, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
-    let least = view.core.state().least_index(&parked.query, parked.known);
+    let least = view.core.replica().state().least_index(&parked.query, parked.known);
     send_rows(view, &parked.query, (parked.from, least, kind), actions);
 }

@@ -166,7 +166,7 @@ impl Frontend {
         if self.was_removed(sender) {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
-            let applied = self.core.snapshot_meta().index;
+            let applied = self.core.replica().snapshot_meta().index;
             if let Some(message) = self.checkpoints.fetch(now, sender, message, applied, actions) {
                 self.input(now, Input::Peer(sender, message));
             }
@@ -178,7 +178,7 @@ impl Frontend {
     /// Returns `true` if a server was removed from the quorum: its id was assigned and has no row
     /// any more. Ids are never reused.
     pub fn was_removed(&self, server: ServerId) -> bool {
-        let state = self.core.state();
+        let state = self.core.replica().state();
         server <= state.last_server() && state.server(server).is_none()
     }
 
@@ -189,7 +189,7 @@ impl Frontend {
         if self.was_removed(me) {
             return self.leave_for_good(actions);
         }
-        if self.eligibility.apply_membership(self.core.membership().contains(me)) {
+        if self.eligibility.apply_membership(self.core.replica().membership().contains(me)) {
             self.end_service(&Unavailable::Removed, actions);
         }
     }
@@ -236,7 +236,7 @@ impl Frontend {
     /// Follows a change of the roster: reports the servers' addresses to the shell, and announces
     /// this server if its row is outdated.
     pub(super) fn notice_roster(&mut self, actions: &mut Actions) {
-        let state = self.core.state();
+        let state = self.core.replica().state();
         if state.servers().next().is_none() {
             return;
         }
@@ -254,7 +254,7 @@ impl Frontend {
 
     /// Prepares a stop. A leader transfers the leadership first, so that clients notice nothing.
     pub(super) fn leave(&mut self, now: Time, actions: &mut Actions) {
-        if self.core.is_serving() && has_other_voters(&self.core) {
+        if self.core.replica().is_serving() && has_other_voters(&self.core) {
             let token = self.pending.insert(Pending::Leave);
             self.input(now, Input::Servers(ServerRequest::TransferLeader(token, None)));
         } else {
@@ -281,8 +281,8 @@ impl Frontend {
             },
             (CallKind::Joining(server), Response::Done) => Response::Joined(Joined {
                 server: *server,
-                cluster_id: self.core.state().cluster_id().into(),
-                servers: self.core.state().servers().map(|row| (**row).clone()).collect(),
+                cluster_id: self.core.replica().state().cluster_id().into(),
+                servers: self.core.replica().state().servers().map(|row| (**row).clone()).collect(),
             }),
             (CallKind::Announcement, Response::Applied(applied)) => match applied.reply {
                 Reply::Done => Response::Done,
@@ -298,7 +298,7 @@ impl Frontend {
 /// Checks a server that requests to join.
 pub(super) fn check_admission(core: &Core, now: Time, server: &NewServer) -> Result<(), Unavailable> {
     let node = server.node.folded();
-    let state = core.state();
+    let state = core.replica().state();
     if state.cluster_id().is_empty() {
         return Err(not_leader());
     }
@@ -310,7 +310,7 @@ pub(super) fn check_admission(core: &Core, now: Time, server: &NewServer) -> Res
             && core.autopilot(now).is_healthy(row.id)
     });
     // Only the leader knows the health of servers; on a follower the core rejects the request.
-    match alive.filter(|_| core.is_serving()) {
+    match alive.filter(|_| core.replica().is_serving()) {
         Some(alive) => Err(Unavailable::Denied(format!(
             "node {} is here already, as server {} at {}, and alive: a node name belongs to one server",
             alive.node, alive.id, alive.address
@@ -325,7 +325,7 @@ pub(super) fn check_announcement(core: &Core, peer: &Peer, server: &Server) -> R
         |row: &Arc<Server>| row.instance_id == server.instance_id && row.node.folded() == peer.node.folded();
     // The instance id distinguishes a server from another one with the same folder. A follower's
     // roster may be outdated; there the core rejects the request.
-    if core.is_serving() && !core.state().server(server.id).is_some_and(is_it) {
+    if core.replica().is_serving() && !core.replica().state().server(server.id).is_some_and(is_it) {
         return Err(Unavailable::Denied(format!("server {} of this quorum is another one", server.id)));
     }
     Ok(())

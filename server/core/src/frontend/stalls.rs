@@ -102,15 +102,15 @@ impl WriteHealth {
 
 /// Returns `true` if the quorum has more than one voter.
 pub(super) fn has_other_voters(core: &Core) -> bool {
-    core.membership().voters.len() > 1
+    core.replica().membership().voters.len() > 1
 }
 
 /// Returns the nodes of the other voters that have not stored the whole log.
 pub(super) fn servers_behind(core: &Core, me: ServerId) -> Vec<&str> {
-    let LogIndex(last) = core.log_status().last_index;
-    let voters = core.membership().voters.iter().filter(|id| **id != me);
-    let behind = voters.filter(|id| core.progress(**id).unwrap_or_default().matched.0 < last);
-    behind.map(|id| core.node_of(*id)).collect()
+    let LogIndex(last) = core.replica().log_status().last_index;
+    let voters = core.replica().membership().voters.iter().filter(|id| **id != me);
+    let behind = voters.filter(|id| core.replica().progress(**id).unwrap_or_default().matched.0 < last);
+    behind.map(|id| core.replica().node_of(*id)).collect()
 }
 
 #[cfg(test)]

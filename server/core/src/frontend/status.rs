@@ -32,7 +32,7 @@ pub(super) struct StatusView<'a> {
 
 /// Returns the cluster's autopilot configuration, with its index.
 pub(super) fn autopilot(core: &Core) -> Response {
-    let (autopilot, index) = core.state().autopilot();
+    let (autopilot, index) = core.replica().state().autopilot();
     Response::Autopilot(autopilot.clone(), index)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn autopilot(core: &Core) -> Response {
 pub(super) fn introduction(view: &StatusView<'_>) -> Introduction {
     let Server { id: server, node, node_id, address, instance_id, format } = view.config.own_record.clone();
     let cluster_id = view.config.cluster_id.clone();
-    let others = view.core.state().servers().filter(|row| row.id != server);
+    let others = view.core.replica().state().servers().filter(|row| row.id != server);
     Introduction {
         server: NewServer { node, node_id, address, instance_id, format },
         expect: 0,
@@ -51,14 +51,18 @@ pub(super) fn introduction(view: &StatusView<'_>) -> Introduction {
 
 /// Returns the quorum's status as seen by this server.
 pub(super) fn status(view: &StatusView<'_>, caller: &NodeName) -> Status {
-    let log = view.core.log_status();
+    let log = view.core.replica().log_status();
     let caller = caller.folded();
-    let mut agents = view.core.state().agents();
+    let mut agents = view.core.replica().state().agents();
     Status {
-        cluster_id: view.core.state().cluster_id().to_string(),
+        cluster_id: view.core.replica().state().cluster_id().to_string(),
         server: view.config.own_record.id,
-        leader: view.core.leader(),
-        last_contact: view.core.leader().and_then(|leader| view.core.last_contact(view.now, leader)),
+        leader: view.core.replica().leader(),
+        last_contact: view
+            .core
+            .replica()
+            .leader()
+            .and_then(|leader| view.core.last_contact(view.now, leader)),
         term: log.term,
         last_index: log.last_index,
         commit_index: log.commit_index,
@@ -74,16 +78,16 @@ pub(super) fn status(view: &StatusView<'_>, caller: &NodeName) -> Status {
 fn server_statuses(view: &StatusView<'_>) -> Vec<ServerStatus> {
     let autopilot = view.core.autopilot(view.now);
     let status = |id: ServerId| {
-        let row = view.core.state().server(id);
+        let row = view.core.replica().state().server(id);
         let is_me = id == view.config.own_record.id;
-        let own_index = is_me.then(|| view.core.log_status().last_index);
-        let matched = view.core.progress(id).map(|progress| progress.matched);
+        let own_index = is_me.then(|| view.core.replica().log_status().last_index);
+        let matched = view.core.replica().progress(id).map(|progress| progress.matched);
         ServerStatus {
             id,
             node_id: row.map(|row| row.node_id.clone()).unwrap_or_default(),
             node: row.map(|row| row.node.to_string()).unwrap_or_default(),
             address: row.map(|row| row.address.clone()).unwrap_or_default(),
-            voter: view.core.membership().voters.contains(&id),
+            voter: view.core.replica().membership().voters.contains(&id),
             last_index: own_index.or(matched).unwrap_or_default(),
             last_contact: view.core.last_contact(view.now, id),
             healthy: autopilot.is_healthy(id),
@@ -91,7 +95,7 @@ fn server_statuses(view: &StatusView<'_>) -> Vec<ServerStatus> {
             version: view.versions.get(id).cloned().unwrap_or_default(),
         }
     };
-    view.core.membership().all().into_iter().map(status).collect()
+    view.core.replica().membership().all().into_iter().map(status).collect()
 }
 
 /// Returns the status of nodes' leases, after a round that confirmed this server's leadership. It
@@ -104,7 +108,7 @@ pub(super) fn node_leases(core: &Core, now: Time, query: &NodeLeaseQuery) -> Res
 /// Returns the rejection of a request that only the leader can serve, with the leader's address as
 /// far as this server knows it.
 pub(super) fn leader_hint(core: &Core) -> Unavailable {
-    let leader = core.leader().and_then(|id| core.state().server(id));
+    let leader = core.replica().leader().and_then(|id| core.replica().state().server(id));
     let leader = leader.map(|row| row.address.clone());
     Unavailable::NotLeader { leader }
 }

@@ -28,10 +28,10 @@ impl Leader {
             leader.turn(votes).into_iter().for_each(|message| {
                 leader.turn(granted(&message, ServerId(2)));
             });
-            let first = leader.core.log_status().last_index;
+            let first = leader.core.replica().log_status().last_index;
             if first > LogIndex(1) {
                 leader.turn([acknowledged(&leader.core, ServerId(2), first)]);
-                assert!(leader.core.is_serving());
+                assert!(leader.core.replica().is_serving());
                 return leader;
             }
         }
@@ -67,7 +67,7 @@ fn granted(request: &PeerMessage, voter: ServerId) -> Option<Input> {
 /// An acknowledgement that the follower has everything up to an index.
 fn acknowledged(core: &Core, from: ServerId, index: LogIndex) -> Input {
     let kind = MessageKind::AppendResponse;
-    let term = core.log_status().term;
+    let term = core.replica().log_status().term;
     let message = PeerMessage { kind, from, to: ServerId(1), term, index, ..nothing() };
     Input::Peer(from, message)
 }
@@ -75,7 +75,7 @@ fn acknowledged(core: &Core, from: ServerId, index: LogIndex) -> Input {
 /// A rejection by a follower that lacks the entries before an index, and has those before `hint`.
 fn rejected(core: &Core, from: ServerId, index: LogIndex, hint: LogIndex) -> Input {
     let Input::Peer(from, message) = acknowledged(core, from, index) else { unreachable!("it is a message") };
-    let term = core.log_status().term;
+    let term = core.replica().log_status().term;
     Input::Peer(from, PeerMessage { reject: true, reject_hint: hint, log_term: term, ..message })
 }
 
@@ -91,13 +91,13 @@ fn put(key: &str) -> Input {
 #[test]
 fn append_entries_follow_previous_index() {
     let mut leader = Leader::elected();
-    let known = leader.core.log_status().last_index;
+    let known = leader.core.replica().log_status().last_index;
     for from in [2, 3].map(ServerId) {
         leader.turn([acknowledged(&leader.core, from, known)]);
     }
     leader.turn([put("a")]);
     leader.turn([put("b")]);
-    let last = leader.core.log_status().last_index;
+    let last = leader.core.replica().log_status().last_index;
     // One follower has everything; the other missed the first message and received the second.
     let all = acknowledged(&leader.core, ServerId(2), last);
     let gap = rejected(&leader.core, ServerId(3), LogIndex(last.0 - 1), known);

@@ -198,8 +198,8 @@ fn cancelled_backup_opens_no_reader() {
 fn stale_read_reports_age_awaiting_snapshot() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
-    let mark = cluster.servers[&follower].frontend.core().snapshot_meta();
-    let term = cluster.servers[&leader].frontend.core().log_status().term;
+    let mark = cluster.servers[&follower].frontend.core().replica().snapshot_meta();
+    let term = cluster.servers[&leader].frontend.core().replica().log_status().term;
     let at = |index| SnapshotMeta { index: LogIndex(index), ..mark.clone() };
     let announce = |cluster: &mut Cluster, index| {
         let snapshot = PeerMessage {
@@ -222,9 +222,9 @@ fn stale_read_reports_age_awaiting_snapshot() {
     is_old(&mut cluster);
     // A newer snapshot than the announced one arrives, and the log behind it is gone already.
     announce(&mut cluster, 1_000);
-    let state = cluster.servers[&leader].frontend.core().state().clone();
+    let state = cluster.servers[&leader].frontend.core().replica().state().clone();
     cluster.turn(follower, Some(Event::SnapshotFetched(Some((at(1_100), Box::new(state))))));
-    assert_eq!(cluster.servers[&follower].frontend.core().snapshot_meta().index, LogIndex(1_100));
+    assert_eq!(cluster.servers[&follower].frontend.core().replica().snapshot_meta().index, LogIndex(1_100));
     announce(&mut cluster, 2_000);
     is_old(&mut cluster);
 }

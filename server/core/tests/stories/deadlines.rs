@@ -60,15 +60,15 @@ fn turn(frontend: &mut Frontend, now: Time, actions: &mut Actions) {
 fn leader_wakes_for_next_deadline() {
     let (mut frontend, mut actions, mut now) = leading_with_a_delay();
     turn(&mut frontend, now, &mut actions);
-    assert!(frontend.core().is_serving(), "a server that is alone leads at once");
+    assert!(frontend.core().replica().is_serving(), "a server that is alone leads at once");
     let ends = now + TICK + 7 * MILLISECOND;
     for expected in [now + TICK, ends] {
         assert_eq!(frontend.wakes_at(), expected);
-        assert_eq!(frontend.core().state().delays().count(), 1, "a delay is a lower bound");
+        assert_eq!(frontend.core().replica().state().delays().count(), 1, "a delay is a lower bound");
         now = expected;
         turn(&mut frontend, now, &mut actions);
     }
-    assert_eq!(frontend.core().state().delays().count(), 0);
+    assert_eq!(frontend.core().replica().state().delays().count(), 0);
     assert_eq!(frontend.wakes_at(), Time(0) + 2 * TICK);
 }
 

@@ -161,7 +161,7 @@ impl One {
     fn carry_out(&mut self, events: &mut Vec<Event>, snapshots: &BTreeMap<ServerId, (SnapshotMeta, State)>) {
         for action in std::mem::take(&mut self.actions.storage) {
             if let Storage::Checkpoint(_) | Storage::ExactCheckpoint(_) | Storage::Install(_) = action {
-                self.disk.keep_own(self.frontend.core().own_memory());
+                self.disk.keep_own(self.frontend.core().replica().own_memory());
             }
             match action {
                 Storage::Write(write) => self.write(write, events),
@@ -185,7 +185,7 @@ impl One {
                     self.dirty_rows = 0;
                 }
                 Storage::Install(mark) => {
-                    self.recorded = self.frontend.core().state().clone();
+                    self.recorded = self.frontend.core().replica().state().clone();
                     self.disk.keep_checkpoint(mark.clone(), self.recorded.clone());
                     self.dirty_rows = 0;
                     events.push(Event::Core(Input::CheckpointDurable(mark)));
@@ -260,7 +260,7 @@ impl Cluster {
         let serves = |id: &&ServerId| {
             !self.down.contains(id)
                 && !self.cut_off.contains(id)
-                && self.servers[id].frontend.core().is_serving()
+                && self.servers[id].frontend.core().replica().is_serving()
         };
         *self.servers.keys().find(serves).expect("somebody leads")
     }
@@ -432,7 +432,7 @@ impl Cluster {
 
     /// Returns the rows of the leader's state.
     pub(crate) fn backup(&self) -> Vec<Change> {
-        self.servers[&self.leader()].frontend.core().state().rows().collect()
+        self.servers[&self.leader()].frontend.core().replica().state().rows().collect()
     }
 
     /// Restores a backup, as an operator does.
@@ -499,7 +499,7 @@ pub(crate) fn assert_denied(response: &Response, why: &str) {
 fn clients_cannot_propose_leader_commands() {
     let mut cluster = Cluster::start(3);
     let session = cluster.session();
-    let term = cluster.servers[&cluster.leader()].frontend.core().log_status().term;
+    let term = cluster.servers[&cluster.leader()].frontend.core().replica().log_status().term;
     let own = [
         Command::ExpireSession { session, term, base: 0 },
         Command::EndLockDelay { key: "k".into(), started_at_index: LogIndex(1), base: 0 },
@@ -582,7 +582,7 @@ fn reaped_tombstone_wakes_reader_once() {
         panic!("it was not deleted")
     };
     cluster.run(16 * 60 * SECOND);
-    assert_eq!(cluster.servers[&leader].frontend.core().state().tombstones().count(), 0);
+    assert_eq!(cluster.servers[&leader].frontend.core().replica().state().tombstones().count(), 0);
     let list = |known, wait| Request::Read {
         query: Query::Entries("db/".into()),
         consistency: Consistency::Default,
@@ -686,7 +686,7 @@ fn restore_by_snapshot_wakes_readers() {
     }
     cluster.run(3 * SECOND);
     assert!(
-        cluster.servers[&leader].frontend.core().log_status().first_index > known,
+        cluster.servers[&leader].frontend.core().replica().log_status().first_index > known,
         "the log was compacted"
     );
     cluster.down.clear();
@@ -716,7 +716,7 @@ fn join_reply_waits_for_membership() {
     let answer = cluster.ask(leader, &server("s9"), Request::AddServer(newcomer("s9", "instance")));
     let Response::Joined(joined) = answer else { panic!("it did not join: {answer:?}") };
     assert_eq!(joined.server, ServerId(4));
-    let members = cluster.servers[&third].frontend.core().membership().all();
+    let members = cluster.servers[&third].frontend.core().replica().membership().all();
     assert!(members.contains(&ServerId(4)), "the reply came only after it was a member: {members:?}");
 }
 
@@ -791,9 +791,11 @@ fn outdated_snapshot_is_not_fetched() {
     let mut cluster = Cluster::start(3);
     cluster.put("k");
     let (leader, follower) = (cluster.leader(), cluster.follower());
-    let old =
-        SnapshotMeta { index: LogIndex(1), ..cluster.servers[&follower].frontend.core().snapshot_meta() };
-    let term = cluster.servers[&leader].frontend.core().log_status().term;
+    let old = SnapshotMeta {
+        index: LogIndex(1),
+        ..cluster.servers[&follower].frontend.core().replica().snapshot_meta()
+    };
+    let term = cluster.servers[&leader].frontend.core().replica().log_status().term;
     let message = PeerMessage {
         term,
         snapshot: Some(old),

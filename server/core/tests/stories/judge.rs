@@ -264,7 +264,7 @@ impl Fleet {
 
     fn serves(&self, id: ServerId) -> bool {
         let is_away = self.cluster.down.contains(&id) || self.cluster.cut_off.contains(&id);
-        !is_away && self.cluster.servers[&id].frontend.core().is_serving()
+        !is_away && self.cluster.servers[&id].frontend.core().replica().is_serving()
     }
 
     /// Renews once at a server.
@@ -351,7 +351,7 @@ impl Fleet {
 
     /// The state that the leader has applied.
     fn state(&self) -> &State {
-        self.cluster.servers[&self.cluster.leader()].frontend.core().state()
+        self.cluster.servers[&self.cluster.leader()].frontend.core().replica().state()
     }
 
     fn lives(&self, session: &str) -> bool {

@@ -149,7 +149,8 @@ impl Cluster {
     }
 
     pub(crate) fn leader(&self) -> ServerId {
-        let mut leaders = self.running().into_iter().filter(|id| self.servers[id].core.is_serving());
+        let mut leaders =
+            self.running().into_iter().filter(|id| self.servers[id].core.replica().is_serving());
         leaders.next().expect("somebody leads")
     }
 
@@ -197,11 +198,11 @@ impl Cluster {
     }
 
     pub(crate) fn voters(&self) -> Vec<u64> {
-        self.servers[&self.leader()].core.membership().voters.iter().map(|id| id.0).collect()
+        self.servers[&self.leader()].core.replica().membership().voters.iter().map(|id| id.0).collect()
     }
 
     fn roster(&self) -> Vec<u64> {
-        self.servers[&self.leader()].core.state().servers().map(|server| server.id.0).collect()
+        self.servers[&self.leader()].core.replica().state().servers().map(|server| server.id.0).collect()
     }
 
     fn follower(&self) -> ServerId {
@@ -225,9 +226,13 @@ impl Cluster {
     }
 
     fn assert_equal(&self) {
-        let leader = self.servers[&self.leader()].core.state();
+        let leader = self.servers[&self.leader()].core.replica().state();
         for id in self.running() {
-            assert_eq!(self.servers[&id].core.state(), leader, "server {id} holds the leader's state");
+            assert_eq!(
+                self.servers[&id].core.replica().state(),
+                leader,
+                "server {id} holds the leader's state"
+            );
         }
     }
 }
@@ -273,7 +278,8 @@ impl Server {
     }
 
     fn checkpoint(&mut self, now: Time) {
-        let (mark, state): (SnapshotMeta, State) = (self.core.snapshot_meta(), self.core.state().clone());
+        let (mark, state): (SnapshotMeta, State) =
+            (self.core.replica().snapshot_meta(), self.core.replica().state().clone());
         self.disk.keep_checkpoint(mark.clone(), state);
         self.core.handle(now, Input::CheckpointDurable(mark), &mut self.outbox);
     }
@@ -318,8 +324,13 @@ fn replication_survives_late_append_reject() {
     cluster.down.clear();
     cluster.run(SECOND);
     let core = &cluster.servers[&leader].core;
-    let (matched, term) = (core.progress(follower).expect("it leads").matched, core.log_status().term);
-    assert_eq!(matched, core.log_status().last_index, "it has the snapshot, and nothing came behind");
+    let (matched, term) =
+        (core.replica().progress(follower).expect("it leads").matched, core.replica().log_status().term);
+    assert_eq!(
+        matched,
+        core.replica().log_status().last_index,
+        "it has the snapshot, and nothing came behind"
+    );
     // Its response to the first append, from before it fetched the snapshot.
     let late = PeerMessage {
         term,
@@ -329,7 +340,7 @@ fn replication_survives_late_append_reject() {
         ..PeerMessage::new(MessageKind::AppendResponse, follower, leader)
     };
     cluster.input(leader, Input::Peer(follower, late));
-    let progress = cluster.servers[&leader].core.progress(follower);
+    let progress = cluster.servers[&leader].core.replica().progress(follower);
     assert_eq!(
         progress.expect("it leads").snapshot,
         Some(matched),
@@ -348,9 +359,9 @@ fn repeated_snapshot_is_acknowledged() {
     let leader = cluster.leader();
     let follower = cluster.follower();
     let core = &mut cluster.servers.get_mut(&follower).expect("it runs").core;
-    let mark = core.snapshot_meta();
+    let mark = core.replica().snapshot_meta();
     let told_again = PeerMessage {
-        term: core.log_status().term,
+        term: core.replica().log_status().term,
         snapshot: Some(mark.clone()),
         ..PeerMessage::new(MessageKind::Snapshot, leader, follower)
     };

@@ -114,8 +114,12 @@ impl Quorum {
     fn assert_nobody_seems_set_back(&self) {
         for (of, server) in &self.servers {
             for (by, other) in &self.servers {
-                let found =
-                    SetBack::find(*of, server.core.log_position(), *by, other.core.peer_memory().of(*of));
+                let found = SetBack::find(
+                    *of,
+                    server.core.replica().log_position(),
+                    *by,
+                    other.core.replica().peer_memory().of(*of),
+                );
                 assert_eq!(found.map(|found| found.to_string()), None);
             }
         }
@@ -126,11 +130,11 @@ impl Quorum {
         let mut outbox = std::mem::take(&mut server.outbox);
         server.unflushed.append(&mut outbox.writes);
         if !outbox.changes.is_empty() {
-            server.core.state().check().expect("the state keeps its invariants");
+            server.core.replica().state().check().expect("the state keeps its invariants");
         }
         for token in outbox.readable.drain(..) {
             let bound = self.read.remove(&token).expect("a read is confirmed once");
-            let applied = server.core.log_status().applied_index;
+            let applied = server.core.replica().log_status().applied_index;
             assert!(applied >= bound, "a read sees every write that was answered before it");
         }
         for (token, response) in outbox.replies.drain(..) {
@@ -168,7 +172,7 @@ impl Quorum {
     }
 
     fn leader(&self) -> Option<ServerId> {
-        self.servers.iter().find(|(_, server)| server.core.is_serving()).map(|(id, _)| *id)
+        self.servers.iter().find(|(_, server)| server.core.replica().is_serving()).map(|(id, _)| *id)
     }
 
     fn write(&mut self, key: &str, faults: bool) {
@@ -217,14 +221,14 @@ fn storm(seed: u64) -> String {
         quorum.step(false);
     }
     assert!(quorum.answered.contains_key("after"), "after the storm clients are served");
-    let state = quorum.servers[&leader].core.state();
+    let state = quorum.servers[&leader].core.replica().state();
     for (key, index) in &quorum.answered {
         let (_, rows) = state.query(&Query::Entry(key.as_str().into()));
         let Rows::Entries(kept) = rows else { panic!("an entry was asked for") };
         assert_eq!(kept[0].create_index, *index, "seed {seed}: {key} was answered");
     }
     for server in quorum.servers.values() {
-        assert_eq!(server.core.state(), state, "seed {seed}: replicas are equal");
+        assert_eq!(server.core.replica().state(), state, "seed {seed}: replicas are equal");
     }
     assert!(
         quorum.crashes > 0 && quorum.answered.len() > 20,

@@ -39,7 +39,7 @@ fn power_failure_keeps_quorum() {
         cluster.run(10 * SECOND);
         cluster.put("after");
         let leader = cluster.leader();
-        if cluster.servers[&leader].frontend.core().membership().contains(goes) {
+        if cluster.servers[&leader].frontend.core().replica().membership().contains(goes) {
             assert!(!cluster.servers[&goes].is_removed, "after {messages} messages");
         } else {
             assert!(cluster.servers[&goes].is_removed, "it knows of its removal, after {messages} messages");
@@ -52,7 +52,10 @@ fn acknowledged_removal_is_durable() {
     let (mut cluster, goes, is_done) = in_the_middle_of_a_removal(4, messages_of_a_removal(4));
     assert!(is_done);
     let leader = cluster.leader();
-    assert!(cluster.servers[&leader].frontend.core().state().server(goes).is_none(), "it is forgotten");
+    assert!(
+        cluster.servers[&leader].frontend.core().replica().state().server(goes).is_none(),
+        "it is forgotten"
+    );
     // The fourth is down, so two of three are enough.
     let lost = *cluster.servers.keys().find(|id| ![leader, goes].contains(id)).expect("there are four");
     cluster.down = [goes, lost].into();
@@ -67,14 +70,14 @@ fn applied_removal_rejects_agents_keeps_vote() {
     let (leader, goes) = (cluster.leader(), cluster.follower());
     cluster.call(leader, &agent("a1"), Request::RemoveServer(goes));
     let removed = &cluster.servers[&goes];
-    assert!(!removed.frontend.core().membership().contains(goes) && !removed.is_removed);
+    assert!(!removed.frontend.core().replica().membership().contains(goes) && !removed.is_removed);
     let answer = cluster.ask(goes, &agent("a1"), Request::RemoveServer(goes));
     assert_eq!(answer, Response::Unavailable(Unavailable::Removed));
     // A server that has not applied the removal may need this vote.
     let candidate = *cluster.servers.keys().find(|id| ![leader, goes].contains(id)).expect("there are three");
     cluster.down = [leader, candidate].into();
     cluster.run(SECOND);
-    let (term, last) = (Term(99), cluster.servers[&goes].frontend.core().log_status().last_index);
+    let (term, last) = (Term(99), cluster.servers[&goes].frontend.core().replica().log_status().last_index);
     let request = PeerMessage {
         term,
         log_term: term,
@@ -104,7 +107,8 @@ fn overlapping_membership_change_is_denied() {
     }
     assert!(refused > 0);
     let core = cluster.servers[&leader].frontend.core();
-    let (voters, changed) = (&core.membership().voters, core.log_status().membership_index);
+    let (voters, changed) =
+        (&core.replica().membership().voters, core.replica().log_status().membership_index);
     let on_disk = voters.iter().filter(|id| cluster.servers[id].disk.commit() >= changed).count();
     assert!(on_disk > voters.len() / 2, "{on_disk} of {voters:?} have it on disk as committed");
 }

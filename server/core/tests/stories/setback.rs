@@ -23,11 +23,15 @@ fn peer_positions_are_remembered() {
     let leader = cluster.leader();
     (0..5).for_each(|number| cluster.put(&format!("key-{number}")));
     cluster.run(5 * TICK);
-    let leads = cluster.servers[&leader].core.log_position();
+    let leads = cluster.servers[&leader].core.replica().log_position();
     for id in cluster.servers.keys().filter(|id| **id != leader) {
         let server = &cluster.servers[id].core;
-        assert_eq!(cluster.servers[&leader].core.peer_memory().of(*id), Some(leads), "all was acknowledged");
-        let of_leader = server.peer_memory().of(leader).expect("it leads");
+        assert_eq!(
+            cluster.servers[&leader].core.replica().peer_memory().of(*id),
+            Some(leads),
+            "all was acknowledged"
+        );
+        let of_leader = server.replica().peer_memory().of(leader).expect("it leads");
         assert_eq!(
             of_leader,
             LogPosition { term: leads.term, last_index: LogIndex(0) },
@@ -43,12 +47,12 @@ fn set_back_leader_steps_down() {
     let by = other_than(&cluster, &[leader]);
     let known = LogPosition { term: Term(99), last_index: LogIndex(0) };
     cluster.ask(leader, |_| Input::SetBack(by, LogPosition::default()));
-    assert!(cluster.servers[&leader].core.is_serving(), "it holds that much");
+    assert!(cluster.servers[&leader].core.replica().is_serving(), "it holds that much");
     cluster.ask(leader, |_| Input::SetBack(by, known));
     let core = &cluster.servers[&leader].core;
-    assert!(!core.is_serving());
-    let expected = SetBack { server: leader, known, by, holds: core.log_position() };
-    assert_eq!(core.set_back(), Some(&expected));
+    assert!(!core.replica().is_serving());
+    let expected = SetBack { server: leader, known, by, holds: core.replica().log_position() };
+    assert_eq!(core.replica().set_back(), Some(&expected));
     let token = cluster.ask(leader, |token| Input::Servers(ServerRequest::RemoveServer(token, by)));
     let refused = cluster.answer(leader, token);
     assert!(matches!(refused, Response::Unavailable(Unavailable::NotLeader { .. })), "{refused:?}");

@@ -82,7 +82,7 @@ impl World for Single {
             ("deadline", []) => self.solo.input(Input::Deadline(WallTime(1))),
             ("hold", []) => self.solo.flushes = false,
             ("sync", []) => self.solo.sync(),
-            ("backup", []) => self.backup = self.solo.core.state().rows().collect(),
+            ("backup", []) => self.backup = self.solo.core.replica().state().rows().collect(),
             ("restore", []) => {
                 let part = RestoreStep::Part { id: 1, number: 0, rows: self.backup.clone() };
                 for step in [RestoreStep::Begin { id: 1 }, part, RestoreStep::Commit { id: 1, parts: 1 }] {
@@ -111,7 +111,7 @@ impl World for Single {
             ["holder", key, session] => {
                 let holder = self.solo.entry(key).and_then(|entry| entry.lock.session);
                 let expected = (session != "nobody").then(|| session_id(session));
-                assert_eq!(self.solo.core.state().holder(&key.into()), holder.as_ref());
+                assert_eq!(self.solo.core.replica().state().holder(&key.into()), holder.as_ref());
                 (holder == expected, format!("{holder:?}"))
             }
             ["position", key, session, call, rest] => {
@@ -142,7 +142,7 @@ impl World for Single {
                 (self.solo.may_read(consistency), String::new())
             }
             ["n1", status] => {
-                let is = self.solo.core.state().agents().next().map(|agent| agent.status);
+                let is = self.solo.core.replica().state().agents().next().map(|agent| agent.status);
                 let expected = (status == "failed").then_some(MemberStatus::Failed);
                 (is == expected, format!("{is:?}"))
             }
@@ -156,7 +156,7 @@ impl World for Single {
             self.waits = self.solo.core.take_observed().lock_waits;
             return Some(self.waits.len() as u64);
         }
-        let state = self.solo.core.state();
+        let state = self.solo.core.replica().state();
         let number = match name {
             "sessions" => state.sessions().count(),
             "delays" => state.delays().count(),
@@ -197,10 +197,10 @@ impl Single {
                 return Some(Command::Txn(vec![TxnOp::Kv(lock)]));
             }
             ("verdict", servers) => {
-                let lease = self.solo.core.state().agents().next()?.lease();
+                let lease = self.solo.core.replica().state().agents().next()?.lease();
                 let (window, silent_for, base) = (HealthWindow::Default, Duration::from_secs(5), 0);
                 let confirmed_by = servers.iter().map(|id| ServerId(id.parse().expect("a number"))).collect();
-                let term = self.solo.core.log_status().term;
+                let term = self.solo.core.replica().log_status().term;
                 let failure = NodeFailure { lease, window, confirmed_by, silent_for, term, base };
                 return Some(Command::FailNode(failure));
             }

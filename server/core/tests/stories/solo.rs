@@ -164,7 +164,7 @@ impl Solo {
     pub(crate) fn start() -> Self {
         let mut solo = Self::open(Disk::new(Core::bootstrap_snapshot(&[ID])));
         solo.run(Duration::from_millis(300));
-        assert!(solo.core.is_serving(), "a server that is alone leads at once");
+        assert!(solo.core.replica().is_serving(), "a server that is alone leads at once");
         let node = Node::of("n1".into(), "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), "127.0.0.1");
         let registration = AgentRegistration::of(node);
         assert!(matches!(solo.command(Command::RegisterAgent(registration)), Reply::Agent { .. }));
@@ -222,7 +222,7 @@ impl Solo {
             self.replies.extend(self.outbox.replies.drain(..));
             self.readable.append(&mut self.outbox.readable);
             if !self.outbox.changes.is_empty() {
-                self.core.state().check().expect("the state keeps its invariants");
+                self.core.replica().state().check().expect("the state keeps its invariants");
             }
             self.outbox.changes.clear();
             let written = if self.flushes { self.flush() } else { None };
@@ -298,7 +298,7 @@ impl Solo {
 
     /// The entry of a key.
     pub(crate) fn entry(&self, key: &str) -> Option<Arc<Entry>> {
-        match self.core.state().query(&Query::Entry(key.into())) {
+        match self.core.replica().state().query(&Query::Entry(key.into())) {
             (_, Rows::Entries(entries)) => entries.into_iter().next(),
             other => panic!("an entry was asked for: {other:?}"),
         }
@@ -311,7 +311,7 @@ impl Solo {
 
     /// Returns whether the session exists.
     pub(crate) fn lives(&self, session: &SessionId) -> bool {
-        self.core.state().session(*session).is_some()
+        self.core.replica().state().session(*session).is_some()
     }
 }
 

@@ -96,11 +96,11 @@ fn storm(seed: u64) -> String {
     }
     solo.sync();
     promises.check_replies(&mut solo);
-    let before = solo.core.state().clone();
+    let before = solo.core.replica().state().clone();
     solo.crash();
     promises.keep(&solo);
-    assert_eq!(&before, solo.core.state(), "a replay of the log makes the same state");
-    format!("{:?}", solo.core.state())
+    assert_eq!(&before, solo.core.replica().state(), "a replay of the log makes the same state");
+    format!("{:?}", solo.core.replica().state())
 }
 
 fn propose(solo: &mut Solo, promises: &mut Promises, command: Command) {

@@ -32,12 +32,12 @@ impl Cluster {
     }
 
     fn state(&self) -> &State {
-        self.servers[&self.leader()].core.state()
+        self.servers[&self.leader()].core.replica().state()
     }
 
     /// The cluster's format on each server.
     fn formats(&self) -> Vec<u8> {
-        self.servers.values().map(|server| server.core.state().format()).collect()
+        self.servers.values().map(|server| server.core.replica().state().format()).collect()
     }
 }
 
@@ -105,7 +105,7 @@ fn stopped_in_words(cluster: &Cluster, id: ServerId) {
         why.to_string().contains(&format!("reads formats up to {NOW}: install a newer lockmesh")),
         "{why}"
     );
-    assert!(!core.is_serving());
+    assert!(!core.replica().is_serving());
 }
 
 #[test]
@@ -115,15 +115,19 @@ fn older_build_stops_at_format_change() {
     cluster.restart_reading(absent, NOW);
     cluster.run(3 * SECOND);
     stopped_in_words(&cluster, absent);
-    let stopped_at = cluster.servers[&absent].core.snapshot_meta().index;
+    let stopped_at = cluster.servers[&absent].core.replica().snapshot_meta().index;
     cluster.put("without it");
     cluster.run(SECOND);
-    assert_eq!(cluster.servers[&absent].core.snapshot_meta().index, stopped_at, "no later entry is applied");
+    assert_eq!(
+        cluster.servers[&absent].core.replica().snapshot_meta().index,
+        stopped_at,
+        "no later entry is applied"
+    );
 
     cluster.restart_reading(absent, LATER);
     cluster.run(3 * SECOND);
     assert_eq!(cluster.servers[&absent].core.unreadable(), None);
-    assert_eq!(cluster.servers[&absent].core.state(), cluster.state());
+    assert_eq!(cluster.servers[&absent].core.replica().state(), cluster.state());
 }
 
 #[test]
@@ -144,5 +148,5 @@ fn older_build_stops_at_newer_snapshot() {
     cluster.run(SECOND);
     cluster.restart_reading(id, LATER);
     cluster.run(3 * SECOND);
-    assert_eq!(cluster.servers[&id].core.state(), cluster.state());
+    assert_eq!(cluster.servers[&id].core.replica().state(), cluster.state());
 }

@@ -303,7 +303,7 @@ fn deposed_leader_keeps_only_stale_waiters() {
     let [default, consistent, stale] = consistencies.map(|consistency| lists.call(2, all(consistency)));
     lists.cluster.leave_alone(lists.server);
     lists.cluster.run(5 * SECOND);
-    assert!(!lists.cluster.servers[&lists.server].frontend.core().is_serving());
+    assert!(!lists.cluster.servers[&lists.server].frontend.core().replica().is_serving());
     for call in [default, consistent] {
         let answer = lists.answer(call).expect("it is sent to the next leader");
         assert!(matches!(answer, Response::Unavailable(Unavailable::NotLeader { .. })), "{answer:?}");

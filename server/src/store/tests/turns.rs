@@ -104,7 +104,7 @@ impl Leader {
 
     fn checkpoint(&mut self) {
         drop(self.dirty.take());
-        let mark = self.core.snapshot_meta();
+        let mark = self.core.replica().snapshot_meta();
         self.core.handle(Time(1_000_000), Input::CheckpointDurable(mark), &mut self.outbox);
     }
 

@@ -99,7 +99,7 @@ impl Fleet {
             }
             ("tell-corrupt", [server, "by", by, rest @ ..]) => {
                 let (id, by) = (self.server(server), self.server(by));
-                let copy = self.cluster.servers[&id].frontend.core().own_memory().copy_of;
+                let copy = self.cluster.servers[&id].frontend.core().replica().own_memory().copy_of;
                 let index = if *rest == ["before-copy"] { LogIndex(copy?.0 - 1) } else { LogIndex(0) };
                 let message = PeerMessage { index, ..PeerMessage::new(MessageKind::Corrupt, by, id) };
                 self.cluster.turn(id, Some(Event::Core(Input::Peer(by, message))));
@@ -182,7 +182,7 @@ impl Fleet {
             ("leads", [name]) => {
                 holds(self.cluster.leader() == self.server(name), self.cluster.leader().to_string())
             }
-            ("serves", [name]) => holds(self.core(name).is_serving(), String::new()),
+            ("serves", [name]) => holds(self.core(name).replica().is_serving(), String::new()),
             ("corrupt", [name]) => {
                 holds(self.cluster.servers[&self.server(name)].frontend.is_corrupt(), String::new())
             }
@@ -199,9 +199,10 @@ impl Fleet {
                     |shown: &String| shown.starts_with("not leader") || shown.starts_with("unknown");
                 holds(shown.iter().all(is_away), format!("{shown:?}"))
             }
-            ("has", [session, "at", server]) => {
-                holds(self.core(server).state().session(session_id(session)).is_some(), String::new())
-            }
+            ("has", [session, "at", server]) => holds(
+                self.core(server).replica().state().session(session_id(session)).is_some(),
+                String::new(),
+            ),
             _ => return self.check_health(verb, names),
         })
     }
@@ -253,11 +254,13 @@ impl Fleet {
                 holds(rows(one) == rows(other), String::new())
             }
             ("same-state", [one, other]) => {
-                holds(self.core(one).state() == self.core(other).state(), String::new())
+                holds(self.core(one).replica().state() == self.core(other).replica().state(), String::new())
             }
-            ("copied", [server]) => holds(self.core(server).own_memory().copy_of.is_some(), String::new()),
+            ("copied", [server]) => {
+                holds(self.core(server).replica().own_memory().copy_of.is_some(), String::new())
+            }
             ("compacted", [call]) => {
-                let first = self.core("leader").log_status().first_index;
+                let first = self.core("leader").replica().log_status().first_index;
                 holds(first > self.index(call), first.to_string())
             }
             _ => return None,
@@ -293,7 +296,7 @@ impl Fleet {
             "unprobed" => figures.nodes_with_failed_probes,
             "braking" => figures.is_braking.into(),
             "reported" => self.core("leader").corruption_checks().reported(),
-            "applied" => self.core("leader").snapshot_meta().index.0 as usize,
+            "applied" => self.core("leader").replica().snapshot_meta().index.0 as usize,
             "checked" => self.cluster.servers[&id].exact.len(),
             _ => return None,
         };

@@ -50,7 +50,8 @@ impl World for Quorum {
             ("put", [key]) => self.cluster.put(key),
             ("join", [node]) => {
                 // A server that was emptied keeps the name of its node.
-                let row = self.names.get(*node).and_then(|id| self.at("leader").core.state().server(*id));
+                let row =
+                    self.names.get(*node).and_then(|id| self.at("leader").core.replica().state().server(*id));
                 let name = row.map_or((*node).to_owned(), |row| row.node.to_string());
                 let instance = format!("{node}-{:?}", self.cluster.now);
                 let id = self.cluster.join(&name, &instance);
@@ -96,12 +97,12 @@ impl World for Quorum {
             ["votes", server] => (self.cluster.voters().contains(&self.server(server).0), facts),
             ["left", server] => {
                 let id = self.server(server);
-                (!self.at("leader").core.membership().voters.contains(&id), facts)
+                (!self.at("leader").core.replica().membership().voters.contains(&id), facts)
             }
-            ["settled"] => (!self.at("leader").core.membership().is_joint(), facts),
+            ["settled"] => (!self.at("leader").core.replica().membership().is_joint(), facts),
             ["leads", server] => (self.cluster.leader() == self.server(server), facts),
-            ["serves", server] => (self.at(server).core.is_serving(), facts),
-            ["leaderless", server] => (self.at(server).core.leader().is_none(), facts),
+            ["serves", server] => (self.at(server).core.replica().is_serving(), facts),
+            ["leaderless", server] => (self.at(server).core.replica().leader().is_none(), facts),
             ["unhealthy", server] => {
                 let view = self.at("leader").core.autopilot(self.cluster.now);
                 (!view.is_healthy(self.server(server)), facts)
@@ -111,14 +112,14 @@ impl World for Quorum {
                 (true, facts)
             }
             ["is-set-back", server, "by", by] => {
-                let found = *self.at(server).core.set_back()?;
+                let found = *self.at(server).core.replica().set_back()?;
                 assert!(found.to_string().contains("empty its data folder"), "{found}");
                 ((found.server, found.by) == (self.server(server), self.server(by)), found.to_string())
             }
             ["remembered", server] => {
                 let id = self.server(server);
                 let mut servers = self.cluster.servers.values();
-                (servers.any(|server| server.core.peer_memory().of(id).is_some()), facts)
+                (servers.any(|server| server.core.replica().peer_memory().of(id).is_some()), facts)
             }
             [call, ref expected @ ..] if self.calls.contains_key(call) => {
                 let shown = self.reply(call);
@@ -139,14 +140,14 @@ impl World for Quorum {
         Some(match name {
             "voters" => self.cluster.voters().len() as u64,
             "members" => self.cluster.roster().len() as u64,
-            "learners" => self.at("leader").core.membership().learners.len() as u64,
+            "learners" => self.at("leader").core.replica().membership().learners.len() as u64,
             "snapshots" => self.cluster.snapshots_fetched as u64,
             "to_lose" => self.cluster.snapshots_to_lose as u64,
             "fetching" => self.cluster.fetching.as_ref()?.2.index.0,
-            "term" => self.at(of).core.log_status().term.0,
-            "applied" => self.at(of).core.log_status().applied_index.0,
-            "first_index" => self.at(of).core.log_status().first_index.0,
-            "log_bytes" => self.at(of).core.log_status().log_bytes as u64,
+            "term" => self.at(of).core.replica().log_status().term.0,
+            "applied" => self.at(of).core.replica().log_status().applied_index.0,
+            "first_index" => self.at(of).core.replica().log_status().first_index.0,
+            "log_bytes" => self.at(of).core.replica().log_status().log_bytes as u64,
             _ => return None,
         })
     }
