@@ -329,6 +329,14 @@ const DECIDED_IN: &[(&str, &str)] = &[
     ("linearizable", "server/core/src/read_index.rs"),
     ("network coordinates", "server/core/src/state/node.rs"),
     ("rolling upgrade", "server/core/src/upgrade.rs"),
+    ("leader election", "server/core/src/raft/engine.rs"),
+    ("log replication", "server/core/src/raft/engine.rs"),
+    ("joint consensus", "server/core/src/raft/engine.rs"),
+    ("write-ahead log", "server/src/store/log/mod.rs"),
+    ("torn write", "server/src/store/log/recovery.rs"),
+    ("clock skew", "server/core/src/mesh/clock.rs"),
+    ("prepared query", "agent/core/src/prepared_query/execution.rs"),
+    ("blocking quer", "server/core/src/frontend/reads.rs"),
 ];
 
 /// Names that begin with `get_` because the word is Consul's.

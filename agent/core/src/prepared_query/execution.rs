@@ -1,5 +1,6 @@
-//! The execution of a query: the instances in good health that have all it asks for, in random
-//! order, so that clients spread over them; or by their distance from a node.
+//! The execution of a prepared query: the instances in good health that have all it asks for, in
+//! random order, so that clients spread over them; or by their distance from a node. Its `Failover`
+//! to other datacenters is stored and not tried: there is one datacenter.
 
 use crate::instances::{Listed, Named, has_tag};
 use crate::near::Origin;

@@ -1,4 +1,5 @@
-//! Reads that may be answered now: immediately, or parked until a change touches their subject.
+//! Reads that may be answered now: immediately, or parked until a change touches their subject
+//! (blocking queries).
 
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;

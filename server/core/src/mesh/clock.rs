@@ -1,6 +1,6 @@
-//! The cluster time: the leader's time, used to stamp mesh datagrams. An agent with another time
-//! would reject its peers' datagrams as old, or they would reject its own. A server with a wrong
-//! clock must therefore not separate its agents from the others.
+//! The cluster time: the leader's time, used to stamp mesh datagrams despite clock skew. An agent
+//! with another time would reject its peers' datagrams as old, or they would reject its own. A
+//! server with a wrong clock must therefore not separate its agents from the others.
 //!
 //! A leader continues the time of the previous leader if it has received it; otherwise it starts
 //! with its own clock. Time therefore advances evenly; it need not match the real time. If it jumps

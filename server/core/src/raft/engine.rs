@@ -1,5 +1,5 @@
-//! The only file that names the consensus engine (`raft`). It drives the engine until no work is
-//! left.
+//! Leader election, log replication and changes of the membership (joint consensus), by the engine
+//! `raft`, which only this file names. It drives the engine until no work is left.
 //!
 //! The engine is pure but strict. This file keeps the following rules; each is a line of code
 //! below:

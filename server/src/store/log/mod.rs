@@ -1,4 +1,5 @@
-//! `log/`: the log's entries and the hard state, one record and one sync per batch (group commit).
+//! `log/`, the write-ahead log: the entries and the hard state, one record and one sync per batch
+//! (group commit).
 //!
 //! The records are appended to segments, see `segments.rs`. Each has a number, one more than the
 //! one before, and holds the whole head: the hard state and the compaction index. `recovery.rs`

@@ -1,4 +1,5 @@
-//! Reading the segments of a log: the chain of its commits, and what is missing in it.
+//! Reading the segments of a log: the chain of its commits, a torn write at its end, and what is
+//! missing in it.
 //!
 //! Each record names the commit before it, so the commits form a chain. The chain continues in the
 //! next segment, whose first record decides where the older segments end: their later records do
