@@ -25,7 +25,7 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("server/core", most(14_600, 13_980)),
     ("server", most(9_220, 4_740)),
     ("agent/client", most(6_410, 3_220)),
-    ("agent/core", most(9_940, 7_380)),
+    ("agent/core", most(9_970, 7_380)),
     ("agent", most(14_260, 8_960)),
     ("agent/cli", most(10_760, 3_880)),
     ("agent/migrate", most(3_180, 1_450)),

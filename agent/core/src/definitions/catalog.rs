@@ -3,7 +3,7 @@
 
 use super::service::{SERVICE_FIELDS, read_service, valid_weights};
 use super::service_mesh::{MeshFields, visible_meta};
-use super::{Spelling, check_address, check_meta};
+use super::{MetaError, Spelling, check_address, check_meta};
 use crate::go::duration;
 use crate::go::json::{JsonError, Object, first_value, says_nothing};
 use lockmesh_protocol::command::{Deregistration, Registration};
@@ -131,16 +131,36 @@ pub fn parse_catalog_service(value: &Value, node: NodeName) -> Result<Service, J
     Ok(Service { node, meta, weights, modify_index: LogIndex(index), ..service })
 }
 
+/// The reason why a service cannot be stored, in Consul's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceError {
+    /// Its address stands for every address.
+    #[error("{0}")]
+    Address(&'static str),
+    /// Its metadata has to be changed.
+    #[error("Invalid Service Meta for node {node} and serviceID {id}: {reason}")]
+    Meta {
+        /// Its node.
+        node: NodeName,
+        /// Its id.
+        id: String,
+        /// The reason.
+        reason: MetaError,
+    },
+}
+
 /// Checks what the state stores as it is: the address and the metadata of a service, by the rules
 /// of a registration with an agent.
 ///
 /// # Errors
 /// The client has to change its request.
-pub fn check_service(service: &Service) -> Result<(), String> {
-    check_address(&service.address)?;
+pub fn check_service(service: &Service) -> Result<(), ServiceError> {
+    check_address(&service.address).map_err(ServiceError::Address)?;
     let id = if service.id.as_str().is_empty() { &service.name } else { service.id.as_str() };
-    check_meta(&visible_meta(service)).map_err(|reason| {
-        format!("Invalid Service Meta for node {} and serviceID {id}: {reason}", service.node)
+    check_meta(&visible_meta(service)).map_err(|reason| ServiceError::Meta {
+        node: service.node.clone(),
+        id: id.to_owned(),
+        reason,
     })
 }
 

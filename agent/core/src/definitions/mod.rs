@@ -20,12 +20,14 @@ pub mod service_mesh;
 mod types;
 
 pub use catalog::{
-    check_service, parse_catalog_check, parse_catalog_service, parse_deregistration, parse_node,
-    parse_registration,
+    ServiceError, check_service, parse_catalog_check, parse_catalog_service, parse_deregistration,
+    parse_node, parse_registration,
 };
 pub use check::{parse_check, parse_check_registration};
 pub(crate) use service::check_pairs;
-pub use service::{MAX_META, check_address, check_meta, parse_service, parse_service_registration};
+pub use service::{
+    MAX_META, MetaError, check_address, check_meta, parse_service, parse_service_registration,
+};
 pub use types::{
     CheckKind, Configured, DEFINITION_TTL, HttpTarget, MIN_INTERVAL, NewCheck, Probe, ServiceRegistration,
     Sidecar, Target, Thresholds, TlsTarget, sidecar_of,

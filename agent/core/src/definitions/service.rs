@@ -198,7 +198,7 @@ impl<'v> Fields<'v> {
 
     fn into_service(mut self) -> Result<Service, DefinitionError> {
         self.mesh.store(&mut self.service.meta)?;
-        check_families(&self.service).map_err(DefinitionError::Unusable)?;
+        check_families(&self.service)?;
         Ok(self.service)
     }
 }
@@ -253,19 +253,37 @@ fn checked_weights(weights: Option<(i64, i64)>) -> Result<(u32, u32), &'static s
     }
 }
 
+/// The reason why metadata is rejected, in Consul's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// There are more pairs than this maximum.
+    #[error("Node metadata cannot contain more than {0} key/value pairs")]
+    TooMany(usize),
+    /// A pair has to be changed.
+    #[error("Couldn't load metadata pair ('{key}', '{value}'): {reason}")]
+    Pair {
+        /// Its key.
+        key: String,
+        /// Its value.
+        value: String,
+        /// The rule that it breaks.
+        reason: String,
+    },
+}
+
 /// Checks the metadata of a service or a node.
 ///
 /// # Errors
 /// The pair that has to be changed, and the reason, in Consul's words.
-pub fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), String> {
+pub fn check_meta(meta: &BTreeMap<String, String>) -> Result<(), MetaError> {
     check_pairs(meta, Some("consul-"))
 }
 
 /// The same, with the prefix that no key may have.
-pub(crate) fn check_pairs(meta: &BTreeMap<String, String>, reserved: Option<&str>) -> Result<(), String> {
+pub(crate) fn check_pairs(meta: &BTreeMap<String, String>, reserved: Option<&str>) -> Result<(), MetaError> {
     let (max_pairs, max_key, max_value) = MAX_META;
     if meta.len() > max_pairs {
-        return Err(format!("Node metadata cannot contain more than {max_pairs} key/value pairs"));
+        return Err(MetaError::TooMany(max_pairs));
     }
     let is_valid = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     for (key, value) in meta {
@@ -282,7 +300,7 @@ pub(crate) fn check_pairs(meta: &BTreeMap<String, String>, reserved: Option<&str
         } else {
             continue;
         };
-        return Err(format!("Couldn't load metadata pair ('{key}', '{value}'): {reason}"));
+        return Err(MetaError::Pair { key: key.clone(), value: value.clone(), reason });
     }
     Ok(())
 }
@@ -310,7 +328,7 @@ fn tagged_addresses(
 }
 
 /// Checks that a tagged address is of the family that its tag names.
-fn check_families(service: &Service) -> Result<(), String> {
+fn check_families(service: &Service) -> Result<(), DefinitionError> {
     for (tag, address) in &service.tagged_addresses {
         let (family, is_valid) = match tag.as_str() {
             "lan_ipv4" | "wan_ipv4" => ("ipv4", address.address.parse::<Ipv4Addr>().is_ok()),
@@ -318,7 +336,8 @@ fn check_families(service: &Service) -> Result<(), String> {
             _ => continue,
         };
         if !is_valid {
-            return Err(format!("Service tagged address {tag:?} must be a valid {family} address"));
+            let reason = format!("Service tagged address {tag:?} must be a valid {family} address");
+            return Err(DefinitionError::Unusable(reason));
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The rules for the description of a query, which the agent checks before it proposes it. The
 //! state checks what depends on other queries and on sessions.
 
-use crate::definitions::check_pairs;
+use crate::definitions::{MetaError, check_pairs};
 use lockmesh_protocol::duration::{DurationError, parse_nanos};
 use lockmesh_protocol::prepared_query::{QUERY_BYTES_MAX, QUERY_NAME_MAX, QuerySpec};
 
@@ -27,7 +27,7 @@ pub enum QueryError {
     Nearest(i64),
     /// `NodeMeta` has a pair that no node can have, or too many.
     #[error("{0}")]
-    Meta(String),
+    Meta(MetaError),
     /// The TTL is not a duration.
     #[error("Bad DNS TTL '{text}': {reason}")]
     Ttl {

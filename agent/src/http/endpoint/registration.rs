@@ -6,7 +6,7 @@
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::{Call, check_datacenter};
-use crate::definitions::{check_service, parse_deregistration, parse_registration};
+use crate::definitions::{ServiceError, check_service, parse_deregistration, parse_registration};
 use crate::go::json::JsonError;
 use http::Response;
 use lockmesh_protocol::command::Command;
@@ -22,8 +22,10 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     registration.node.datacenter.clone_from(&call.api.identity.datacenter);
     registration.service.as_ref().map_or(Ok(()), check_service).map_err(|reason| {
         // Consul finds wrong metadata in its state, and a wrong address before that.
-        let prefix =
-            if reason.starts_with("Invalid Service Meta") { "failed inserting service: " } else { "" };
+        let prefix = match reason {
+            ServiceError::Meta { .. } => "failed inserting service: ",
+            ServiceError::Address(_) => "",
+        };
         Failure::refused(format!("{prefix}{reason}"))
     })?;
     done(call, Command::Register(registration)).await

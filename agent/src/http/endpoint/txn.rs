@@ -67,7 +67,7 @@ fn complete(call: &Call<'_>, operation: &mut TxnOp) {
 fn wrong_services(operations: &[TxnOp]) -> impl Iterator<Item = TxnErrorShape> + '_ {
     (0..).zip(operations).filter_map(|(op_index, operation)| match operation {
         TxnOp::Service { verb: CatalogVerb::Set | CatalogVerb::Cas, service, .. } => {
-            let what = check_service(service).err()?;
+            let what = check_service(service).err()?.to_string();
             Some(TxnErrorShape { op_index, what })
         }
         _ => None,

@@ -207,17 +207,17 @@ impl Bootstrap {
 
     /// Returns the founders that are present, in the same order on each server, so that all agree
     /// on the proposer and on the ids; or the trouble with one.
-    fn founders(&self, now: Time) -> Result<Vec<&NewServer>, String> {
+    fn founders(&self, now: Time) -> Result<Vec<&NewServer>, Decision> {
         let mut founders: Vec<&NewServer> = vec![&self.me];
         // Servers that expect no founders only join.
         for other in self.present(now).filter(|other| other.expect != 0) {
             if other.expect != self.expect {
-                return Err(format!(
+                return Err(Decision::Trouble(format!(
                     "`quorum.bootstrap_expect` is {} here, but {} on {}: set the same value",
                     self.expect,
                     other.expect,
                     named(&other.server)
-                ));
+                )));
             }
             founders.push(&other.server);
         }
@@ -229,7 +229,7 @@ impl Bootstrap {
     fn gather(&self, now: Time) -> Decision {
         let founders = match self.founders(now) {
             Ok(founders) => founders,
-            Err(trouble) => return Decision::Trouble(trouble),
+            Err(trouble) => return trouble,
         };
         let names = founders.iter().map(|server| named(server)).collect::<Vec<_>>().join(", ");
         let expect = self.expect as usize;
