@@ -1,4 +1,4 @@
-//! What a server's state, log and role are at present.
+//! Queries of the state, the time of the next deadline, and the reason to stop.
 
 use super::Core;
 use crate::raft::log::{Membership, SnapshotMeta};
