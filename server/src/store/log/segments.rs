@@ -5,6 +5,10 @@
 //! sync writes only its own sectors. If no segment is ready the log's thread creates an empty one,
 //! which grows with each commit: it never waits for the other thread.
 //!
+//! A busy log recycles instead of filling: while segments are compacted as fast as new ones are
+//! begun, only one spare is filled, and the place of the other is kept for the next compacted one.
+//! Filling would double the bytes that the log writes.
+//!
 //! The size of new segments doubles while more than one is begun from checkpoint to checkpoint, and
 //! halves after [`IDLE_CHECKPOINTS`] without one.
 
@@ -67,6 +71,10 @@ struct PoolState {
     spares: VecDeque<(u64, bool)>,
     /// Compacted segments, oldest first. Only the checkpoint's thread removes them.
     retired: VecDeque<u64>,
+    /// The number of spares below which a new one is filled.
+    least_spares: usize,
+    /// Set if a segment was compacted since the last one was begun.
+    was_retired: bool,
     /// The size of new segments.
     size: u64,
     /// The number of segments that were begun since the last checkpoint.
@@ -105,6 +113,8 @@ impl SegmentPool {
             next,
             spares,
             retired: VecDeque::new(),
+            least_spares: MAX_SPARES,
+            was_retired: false,
             size: smallest,
             begun: 0,
             idle_checkpoints: 0,
@@ -117,6 +127,8 @@ impl SegmentPool {
         let mut state = self.state();
         self.is_due.store(true, Ordering::Relaxed);
         let size = state.size;
+        let will_recycle = std::mem::take(&mut state.was_retired);
+        state.least_spares = if will_recycle { MAX_SPARES - 1 } else { MAX_SPARES };
         if let Some((number, is_named)) = state.spares.front().copied() {
             let segment = match self.exists(number)? {
                 true => Segment { is_named, ..self.open(number, 0)? },
@@ -160,7 +172,9 @@ impl SegmentPool {
 
     /// Takes back a segment that holds nothing that is needed.
     pub(super) fn retire(&self, number: u64) {
-        self.state().retired.push_back(number);
+        let mut state = self.state();
+        state.retired.push_back(number);
+        state.was_retired = true;
         self.is_due.store(true, Ordering::Relaxed);
     }
 
@@ -229,7 +243,7 @@ impl SegmentPool {
     fn fill_one(&self) -> Result<bool, StoreError> {
         let size = {
             let state = self.state();
-            if state.spares.len() >= MAX_SPARES {
+            if state.spares.len() >= state.least_spares {
                 return Ok(false);
             }
             state.size

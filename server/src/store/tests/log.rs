@@ -399,7 +399,12 @@ fn segments_recycled_and_bounded() {
             log.pool().checkpointed();
         }
         most = most.max(segments(&disk).len());
+        // From here on every segment is a recycled one.
+        if index == 200 {
+            disk.fail(Some(Failure::FileFull("log/spare")));
+        }
     }
+    disk.fail(None);
     assert!(most <= 10, "{most} segments for 20 entries");
     assert!(!disk.contents().contains_key("log/spare"), "no draft is left");
     // An idle log needs no large ones; a full disk keeps none that is not needed.

@@ -29,6 +29,7 @@ use cluster::{Cluster, Service};
 use options::Options;
 use process::Usage;
 use report::{Report, Round, Step};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::task::LocalSet;
@@ -69,7 +70,7 @@ fn run(options: &Options) -> Result<bool> {
 }
 
 /// Starts all selected services, measures everything, and stops them.
-async fn measure_all(options: &Options, folder: &std::path::Path) -> Result<Report> {
+async fn measure_all(options: &Options, folder: &Path) -> Result<Report> {
     let begun = Instant::now();
     let progress = |text: &str| eprintln!("[{:4}] {text}", begun.elapsed().as_secs());
     progress(&format!("all data and logs are in {}", folder.display()));
@@ -85,14 +86,14 @@ async fn measure_all(options: &Options, folder: &std::path::Path) -> Result<Repo
     for cluster in &mut clusters {
         // Java compiles hot code, and all create their files.
         for work in [Work::Puts, Work::Cycles] {
-            measure(cluster, Step { work, clients: 64 }, plan.length).await?;
+            measure(cluster, Step { work, clients: 64 }, plan.length, folder).await?;
         }
     }
     for (step, rounds) in plan.steps {
         progress(&format!("{:?} with {} clients", step.work, step.clients));
         for _ in 0..rounds {
             for cluster in &mut clusters {
-                match measure(cluster, step, plan.length).await {
+                match measure(cluster, step, plan.length, folder).await {
                     Ok(round) => report.rounds.entry((step, cluster.service)).or_default().push(round),
                     Err(error) => {
                         let failure = format!("{:?}, {:?}: {error}", cluster.service, step.work);
@@ -111,27 +112,32 @@ async fn measure_all(options: &Options, folder: &std::path::Path) -> Result<Repo
 }
 
 /// Measures one window of one service.
-async fn measure(cluster: &mut Cluster, step: Step, length: Duration) -> Result<Round> {
+async fn measure(cluster: &mut Cluster, step: Step, length: Duration, folder: &Path) -> Result<Round> {
     if step.work == Work::LeaderKilled {
         let took = work::kill_leader(cluster).await?;
         return Ok(Round { latencies_ms: vec![took.as_secs_f64() * 1e3], ..Round::default() });
     }
     let site = cluster.site(vec![cluster.leader().await?]);
     let mut marks = Vec::new();
-    let mark = || marks.push((Usage::own(), cluster.usage()));
+    let mark = || marks.push((Usage::own(), cluster.usage(), process::written_bytes(folder)));
     let latencies = match cluster.service {
         Service::Lockmesh | Service::Consul => work::run::<Http>(&site, step, length, mark).await?,
         Service::Etcd => work::run::<Etcd>(&site, step, length, mark).await?,
         Service::ZooKeeper => work::run::<ZooKeeper>(&site, step, length, mark).await?,
     };
-    let [(own_before, before), (own_after, after)] = marks[..] else { return Err("no window".into()) };
+    let mut marks = marks.into_iter();
+    let (Some((own_before, before, bytes_before)), Some((own_after, after, bytes_after))) =
+        (marks.next(), marks.next())
+    else {
+        return Err("no window".into());
+    };
     let seconds = length.as_secs_f64();
     let operations = latencies.len() as f64;
     Ok(Round {
         per_second: operations / seconds,
         generator_cpus: (own_after.cpu_seconds - own_before.cpu_seconds) / seconds,
         service_cpus: (after.cpu_seconds - before.cpu_seconds) / seconds,
-        written_bytes: (after.written_bytes - before.written_bytes) / operations.max(1.0),
+        written_bytes: (bytes_after? - bytes_before?) / operations.max(1.0),
         latencies_ms: latencies.iter().map(|latency| latency.as_secs_f64() * 1e3).collect(),
     })
 }

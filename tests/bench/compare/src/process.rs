@@ -82,8 +82,6 @@ pub(crate) struct Usage {
     pub(crate) memory_mib: f64,
     pub(crate) peak_mib: f64,
     pub(crate) cpu_seconds: f64,
-    /// Bytes for the disk.
-    pub(crate) written_bytes: f64,
 }
 
 impl Usage {
@@ -94,10 +92,10 @@ impl Usage {
 
     fn of(number: u32) -> Option<Self> {
         let read = |file: &str| fs::read_to_string(format!("/proc/{number}/{file}")).ok();
-        Self::parse(&read("status")?, &read("stat")?, &read("io")?)
+        Self::parse(&read("status")?, &read("stat")?)
     }
 
-    fn parse(status: &str, stat: &str, io: &str) -> Option<Self> {
+    fn parse(status: &str, stat: &str) -> Option<Self> {
         let number = |text: &str, name: &str| -> Option<f64> { word_of(text, name).parse().ok() };
         // The name before it may contain anything, even brackets; 11 fields behind it is the time
         // in user mode.
@@ -107,7 +105,6 @@ impl Usage {
             memory_mib: number(status, "VmRSS:")? / 1024.0,
             peak_mib: number(status, "VmHWM:")? / 1024.0,
             cpu_seconds: ticks.sum::<f64>() / TICKS_PER_SECOND,
-            written_bytes: number(io, "write_bytes:")?,
         })
     }
 }
@@ -118,7 +115,6 @@ impl std::iter::Sum for Usage {
             memory_mib: sum.memory_mib + one.memory_mib,
             peak_mib: sum.peak_mib + one.peak_mib,
             cpu_seconds: sum.cpu_seconds + one.cpu_seconds,
-            written_bytes: sum.written_bytes + one.written_bytes,
         })
     }
 }
@@ -126,6 +122,19 @@ impl std::iter::Sum for Usage {
 fn word_of<'a>(text: &'a str, name: &str) -> &'a str {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|line| line.split_whitespace().next()).unwrap_or_default()
+}
+
+/// Returns the bytes written so far to the disk of a folder, by all programs; 0 if its file system
+/// has no disk of its own.
+///
+/// The counters of processes count whole large pages of the page cache, of which the kernel writes
+/// only the changed blocks.
+pub(crate) fn written_bytes(folder: &Path) -> Result<f64> {
+    let device = rustix::fs::stat(folder)?.st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let stat = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).unwrap_or_default();
+    let sectors = stat.split_whitespace().nth(6).and_then(|sectors| sectors.parse().ok());
+    Ok(512.0 * sectors.unwrap_or(0.0))
 }
 
 /// Raises the limit of open files of this program and its children to the system's maximum.
@@ -182,8 +191,8 @@ mod tests {
     fn usage_is_read_from_proc() {
         let status = "Name:\tx\nVmHWM:\t    4096 kB\nVmRSS:\t    2048 kB\n";
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 9 9 20 0 1";
-        let usage = Usage { memory_mib: 2.0, peak_mib: 4.0, cpu_seconds: 2.0, written_bytes: 12.0 };
-        assert_eq!(Usage::parse(status, stat, "wchar: 20\nwrite_bytes: 12\n"), Some(usage));
+        let usage = Usage { memory_mib: 2.0, peak_mib: 4.0, cpu_seconds: 2.0 };
+        assert_eq!(Usage::parse(status, stat), Some(usage));
         assert_eq!([usage, usage].into_iter().sum::<Usage>().cpu_seconds, 4.0);
     }
 }

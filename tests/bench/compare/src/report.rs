@@ -21,7 +21,7 @@ pub(crate) struct Round {
     /// Processors that the load generator used, and all of the service's processes.
     pub(crate) generator_cpus: f64,
     pub(crate) service_cpus: f64,
-    /// Bytes written to disk by all of the service's processes, per operation.
+    /// Bytes written to the disk, per operation.
     pub(crate) written_bytes: f64,
     pub(crate) latencies_ms: Vec<f64>,
 }
