@@ -27,11 +27,14 @@ pub enum Dialect {
     /// Adds [`Query::Coordinates`], [`Command::UpdateCoordinate`], [`Query::PreparedQueries`],
     /// [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`] and [`Command::PreparedQuery`].
     Fifth,
+    /// Adds [`Query::Grants`].
+    Sixth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 5] = [Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 6] =
+        [Self::Sixth, Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -41,6 +44,7 @@ impl Dialect {
             Self::Third => b"lockmesh/3",
             Self::Fourth => b"lockmesh/4",
             Self::Fifth => b"lockmesh/5",
+            Self::Sixth => b"lockmesh/6",
         }
     }
 
@@ -51,7 +55,7 @@ impl Dialect {
             Self::Second => 2,
             Self::Third => 4,
             Self::Fourth => 5,
-            Self::Fifth => 6,
+            Self::Fifth | Self::Sixth => 6,
         }
     }
 
@@ -65,7 +69,8 @@ impl Call {
     /// Converts the message for a server that supports this version: before [`Dialect::Second`], a
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
-    /// prepared queries, also in the parts of a backup that is restored.
+    /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
+    /// there are no grants.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -78,7 +83,7 @@ impl Call {
             Self::Begin(
                 id,
                 Request::Read { query, consistency, .. } | Request::ReadParts { query, consistency },
-            ) if dialect < Dialect::Fifth && is_since_fifth(query) => {
+            ) if dialect < since(query) => {
                 let query = Query::Txn(Vec::new());
                 Cow::Owned(Self::Begin(
                     *id,
@@ -104,15 +109,16 @@ impl Call {
     }
 }
 
-/// Returns `true` for a query that [`Dialect::Fifth`] adds.
-fn is_since_fifth(query: &Query) -> bool {
-    matches!(
-        query,
+/// Returns the first version with a query.
+fn since(query: &Query) -> Dialect {
+    match query {
         Query::Coordinates
-            | Query::PreparedQueries
-            | Query::PreparedQuery(_)
-            | Query::ResolvePreparedQuery(_)
-    )
+        | Query::PreparedQueries
+        | Query::PreparedQuery(_)
+        | Query::ResolvePreparedQuery(_) => Dialect::Fifth,
+        Query::Grants(_) => Dialect::Sixth,
+        _ => Dialect::First,
+    }
 }
 
 impl Response {
@@ -253,20 +259,23 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_prepared_queries_become_harmless() {
+    fn unsupported_queries_become_harmless() {
         let begin = |request| Call::Begin(CallId(1), request);
         let consistency = Consistency::Stale;
         let harmless = begin(Request::Read { query: Query::Txn(Vec::new()), consistency, blocking: None });
         let blocking = Some(Blocking { index: LogIndex(7), wait: Duration::from_secs(1) });
-        for query in [Query::PreparedQueries, Query::ResolvePreparedQuery("web".into())] {
+        for (query, since) in [
+            (Query::PreparedQueries, Dialect::Fifth),
+            (Query::ResolvePreparedQuery("web".into()), Dialect::Fifth),
+            (Query::Grants(vec!["a".into()]), Dialect::Sixth),
+        ] {
             let read = begin(Request::Read { query: query.clone(), consistency, blocking });
             let parts = begin(Request::ReadParts { query, consistency });
-            assert_eq!(
-                [&read, &parts].map(|call| call.in_dialect(Dialect::Fourth).into_owned()),
-                [harmless.clone(), harmless.clone()]
-            );
-            assert_eq!(*parts.in_dialect(Dialect::Third), harmless);
-            assert_eq!(*read.in_dialect(Dialect::Fifth), read);
+            for dialect in Dialect::ALL {
+                let expected = if dialect < since { [&harmless, &harmless] } else { [&read, &parts] };
+                let converted = [&read, &parts].map(|call| call.in_dialect(dialect).into_owned());
+                assert_eq!(converted.each_ref(), expected, "{dialect:?}");
+            }
         }
         let delete = Command::PreparedQuery(QueryCommand::Delete(QueryId::from_random([7; 16])));
         let delete = begin(Request::Propose(None, delete));

@@ -78,6 +78,8 @@ pub enum Query {
     /// The prepared query for a text: with this id, with this name, or else the template with the
     /// longest prefix of it.
     ResolvePreparedQuery(String),
+    /// The newest grants of these locks. Since [`Dialect::Sixth`](crate::dialect::Dialect::Sixth).
+    Grants(Vec<Key>),
 }
 
 impl Query {
@@ -108,7 +110,9 @@ impl Query {
             | Self::QueuePosition { .. }
             | Self::GossipKey
             | Self::PreparedQuery(_)
-            | Self::ResolvePreparedQuery(_) => false,
+            | Self::ResolvePreparedQuery(_)
+            // One small row for each key of the request.
+            | Self::Grants(_) => false,
         }
     }
 }
@@ -190,6 +194,8 @@ pub enum Rows {
     Coordinates(Vec<(NodeName, Arc<Coordinate>)>),
     /// Prepared queries.
     PreparedQueries(Vec<Arc<PreparedQuery>>),
+    /// Grants, in the order of the requested keys.
+    Grants(Vec<Grant>),
 }
 
 impl Rows {
@@ -209,6 +215,7 @@ impl Rows {
             Self::Agents(rows) => rows.len(),
             Self::Coordinates(rows) => rows.len(),
             Self::PreparedQueries(rows) => rows.len(),
+            Self::Grants(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -247,6 +254,7 @@ impl Rows {
             Self::Agents(rows) => part(rows, limits, Self::Agents),
             Self::Coordinates(rows) => part(rows, limits, Self::Coordinates),
             Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
+            Self::Grants(rows) => part(rows, limits, Self::Grants),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }
@@ -284,4 +292,13 @@ pub struct LockInfo {
     pub delay: Option<LockDelay>,
     /// The number of waiting sessions.
     pub waiters: u64,
+}
+
+/// The newest grant of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Its fencing token; 0 if the key is absent or was never locked since its creation.
+    pub fence: Fence,
+    /// Set while the lock is held by that grant.
+    pub is_held: bool,
 }

@@ -20,17 +20,17 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_320, 900)),
+    ("protocol", most(3_340, 900)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(14_600, 13_980)),
-    ("server", most(9_220, 4_740)),
-    ("agent/client", most(6_410, 3_220)),
+    ("server/core", most(14_600, 14_010)),
+    ("server", most(9_230, 4_740)),
+    ("agent/client", most(6_580, 3_240)),
     ("agent/core", most(9_970, 7_380)),
-    ("agent", most(14_260, 8_960)),
+    ("agent", most(14_300, 9_030)),
     ("agent/cli", most(10_760, 3_880)),
     ("agent/migrate", most(3_180, 1_450)),
-    ("tests", most(0, 39_750)),
-    ("tests/bench/compare", most(0, 1_160)),
+    ("tests", most(0, 39_770)),
+    ("tests/bench/compare", most(0, 1_170)),
 ];
 
 const fn most(product: usize, tests: usize) -> Lines {
@@ -116,6 +116,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("flate2", &["agent/src/http/", "agent/src/probes/http.rs"]),
     ("foca", &["agent/core/src/gossip/engine.rs"]),
     ("fastrand", &["agent/client/src/"]),
+    ("futures_util", &["agent/client/src/election.rs"]),
     ("getrandom", &["protocol/net/src/random.rs"]),
     ("h2", &["agent/src/probes/http2.rs"]),
     ("hdrhistogram", &["agent/cli/src/command/bench/figures.rs"]),
@@ -640,7 +641,8 @@ fn crate_docs_map_every_module() {
         let root = root(krate, &sources);
         assert_tidy(rules::map_is_complete(root, krate, &modules(krate, &sources)));
     }
-    let bad = Source::new("server/src/lib.rs", "//! | `a.rs` | y |\n//! | `b/` | z |\n\n//! | `c.rs` | y |");
+    let bad =
+        Source::new("server/src/lib.rs", "//! | `a.rs` | y |\n//! | `b/` | z |\n\nmod c;\n// | `c.rs` | y |");
     let faults = rules::map_is_complete(&bad, "server", &["a.rs".into(), "c.rs".into()]);
     assert_eq!(faults.len(), 2, "one that is missing and one that is gone: {faults:?}");
 }

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::items::Items;
 use crate::read::Read;
 use crate::shape;
+use crate::shape::lockmesh::{FenceClaim, FenceVerdict};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -240,6 +241,28 @@ impl Kv<'_> {
     ) -> Result<bool, Error> {
         let target = flagged(key, flags).with("release", session);
         self.client.verdict(Verb::Put, target, value.into()).await
+    }
+
+    /// Verifies up to 64 fencing tokens with the servers' leader: the verdicts, in the same order.
+    /// With a wait, the reply comes once a token is not current, or when the wait is over.
+    ///
+    /// A verdict is true when the leader sends it, so a store that only compares tokens before it
+    /// writes is not safe: the lock may pass on in between. Rejecting every token below the highest
+    /// one seen is safe on its own.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`; until then no token
+    /// is verified.
+    pub async fn verify_fences(
+        &self,
+        claims: &[FenceClaim],
+        wait: Option<Duration>,
+    ) -> Result<Vec<FenceVerdict>, Error> {
+        let target = Target::new("/v1/lockmesh/fence/verify");
+        let target = wait.into_iter().fold(target, Target::waiting);
+        let body = serde_json::to_vec(claims).expect("text and numbers are valid JSON");
+        let reply = self.client.write(Verb::Put, target, body.into()).await?;
+        self.client.parse(&reply)
     }
 
     /// Deletes a key, locked or not.

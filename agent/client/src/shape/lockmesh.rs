@@ -126,6 +126,31 @@ pub struct LostKey {
     pub fence: u64,
 }
 
+/// An element of the body of `PUT /v1/lockmesh/fence/verify`: a fencing token to verify.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct FenceClaim {
+    /// The key of the lock.
+    pub key: String,
+    /// The token.
+    pub fence: u64,
+}
+
+/// An element of its reply, in the order of the request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct FenceVerdict {
+    /// The key of the lock.
+    pub key: String,
+    /// The token of the request.
+    pub fence: u64,
+    /// Set if the lock is held, and by the grant with this token.
+    pub is_current: bool,
+    /// The token of the newest grant of the key; 0 if the key is absent or was never locked since
+    /// its creation.
+    pub newest_fence: u64,
+}
+
 /// The reply of `GET /v1/lockmesh/servers`: the quorum from the view of one of its servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -148,3 +148,73 @@ async fn session_end_rejects_waiter() {
     stand.put(&format!("/v1/session/destroy/{second}"), "").await.is(200, "true");
     waiting.await.unwrap().is(500, &format!("invalid session \"{second}\""));
 }
+
+fn claims(claims: &[(&str, u64)]) -> String {
+    let claims = claims.iter().map(|(key, fence)| format!(r#"{{"Key":"{key}","Fence":{fence}}}"#));
+    format!("[{}]", claims.collect::<Vec<_>>().join(","))
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_verified_in_request_order() {
+    let (stand, [first, second, _]) = held().await;
+    let former = fence(&acquire(&stand, &first, "").await);
+    release(&stand, &first).await;
+    let current = fence(&acquire(&stand, &second, "").await);
+    let body = claims(&[("absent", 0), ("job", former), ("job", current)]);
+    let verdict = |key, fence, is_current, newest| {
+        format!(r#"{{"Key":"{key}","Fence":{fence},"IsCurrent":{is_current},"NewestFence":{newest}}}"#)
+    };
+    let verdicts =
+        [("absent", 0, false, 0), ("job", former, false, current), ("job", current, true, current)];
+    let verdicts: Vec<String> =
+        verdicts.into_iter().map(|(key, fence, is, newest)| verdict(key, fence, is, newest)).collect();
+    let verify = |query: &str| format!("/v1/lockmesh/fence/verify{query}");
+    // One of them is not current: there is nothing to wait for.
+    let began = Instant::now();
+    for query in ["", "?wait=1h"] {
+        stand.put(&verify(query), &body).await.is(200, &format!("[{}]", verdicts.join(",")));
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    release(&stand, &second).await;
+    let reply = stand.put(&verify(""), &claims(&[("job", current)])).await;
+    reply.is(200, &format!("[{}]", verdict("job", current, false, current)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn fence_wait_ends_with_grant() {
+    let (stand, [first, ..]) = held().await;
+    let body = claims(&[("job", fence(&acquire(&stand, &first, "").await))]);
+    let verify = |wait: &str| {
+        let (stand, body) = (stand.clone(), body.clone());
+        let path = format!("/v1/lockmesh/fence/verify?wait={wait}");
+        tokio::spawn(async move { stand.put(&path, &body).await.json()[0]["IsCurrent"] == true })
+    };
+    assert!(verify("10s").await.unwrap(), "nothing changed for the whole wait");
+    let waiting = verify("60s");
+    stand.quorum.parked(1).await;
+    stand.put("/v1/kv/job", "a plain write keeps the grant").await.is(200, "true");
+    stand.quorum.parked(1).await;
+    release(&stand, &first).await;
+    assert!(!waiting.await.unwrap());
+}
+
+#[tokio::test]
+async fn invalid_fence_claims_rejected() {
+    let stand = Stand::new();
+    let path = "/v1/lockmesh/fence/verify";
+    let many = claims(&[("job", 1); 65]);
+    for (query, body, text) in [
+        ("", "[]", "Send 1 to 64 fencing tokens instead of 0"),
+        ("", &many, "Send 1 to 64 fencing tokens instead of 65"),
+        (
+            "?stale",
+            &claims(&[("job", 1)]),
+            "Fencing tokens are verified by the leader: remove ?stale and ?max_stale",
+        ),
+    ] {
+        stand.put(&format!("{path}{query}"), body).await.is(400, text);
+    }
+    for body in ["", r#"[{"Key":"job","Fence":-1}]"#, r#"[{"Key":"job","Token":1}]"#, r#"{"Key":"job"}"#] {
+        assert_eq!(stand.put(path, body).await.status, 400, "{body}");
+    }
+}

@@ -277,6 +277,7 @@ impl Watches {
 fn topics(query: &Query) -> Vec<Topic> {
     match query {
         Query::Entry(key) => vec![Topic::Key(key.clone())],
+        Query::Grants(keys) => keys.iter().cloned().map(Topic::Key).collect(),
         Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
         Query::QueuePosition { key, queue_position, .. } => {

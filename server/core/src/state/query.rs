@@ -9,7 +9,7 @@ use super::tree::under;
 use super::view::names;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServiceId};
-use lockmesh_protocol::query::{Instance, LockInfo, Query, Rows};
+use lockmesh_protocol::query::{Grant, Instance, LockInfo, Query, Rows};
 use lockmesh_protocol::record::Check;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -95,10 +95,8 @@ impl State {
     /// The index of a query's answer, computed without reading its rows.
     pub fn index_of(&self, query: &Query) -> LogIndex {
         match query {
-            Query::Entry(key) => match self.keys.entries.get(key.as_str()) {
-                Some(entry) => entry.modify_index,
-                None => self.keys_index(),
-            },
+            Query::Entry(key) => self.key_index(key),
+            Query::Grants(keys) => keys.iter().map(|key| self.key_index(key)).max().unwrap_or_default(),
             Query::Entries(prefix) | Query::Keys { prefix, .. } | Query::Locks(prefix) => {
                 self.prefix_index(prefix.as_str())
             }
@@ -145,6 +143,7 @@ impl State {
             }
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
+            Query::Grants(keys) => Rows::Grants(keys.iter().map(|key| self.newest_grant(key)).collect()),
             Query::Losses => Rows::Losses(self.losses.rows.values().rev().cloned().collect()),
             Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).1
@@ -171,6 +170,11 @@ impl State {
         let closed = under(&self.keys.delays, prefix).map(|(key, _)| key);
         let keys: BTreeSet<&Key> = held.chain(closed).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
+    }
+
+    fn newest_grant(&self, key: &Key) -> Grant {
+        let lock = lock_of(self.keys.entries.get(key.as_str()));
+        Grant { fence: lock.fence, is_held: lock.session.is_some() }
     }
 
     fn lock(&self, key: &Key) -> LockInfo {

@@ -37,6 +37,11 @@ impl State {
         self.table_index(Table::Entries).max(self.table_index(Table::Tombstones))
     }
 
+    /// The index of a key.
+    pub(super) fn key_index(&self, key: &Key) -> LogIndex {
+        self.keys.entries.get(key.as_str()).map_or_else(|| self.keys_index(), |entry| entry.modify_index)
+    }
+
     /// The index of a prefix: that of its newest change or delete, or the whole table's if it never
     /// had one.
     pub(super) fn prefix_index(&self, prefix: &str) -> LogIndex {

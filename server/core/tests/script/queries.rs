@@ -58,6 +58,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "services" => Query::Services,
         "instances" => Query::ServiceInstances(words.word()?),
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
+        "grants" => Query::Grants(words.word()?.split(',').map(Key::from).collect()),
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
@@ -111,6 +112,10 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Txn(Ok(results)) => results.iter().map(show::txn_result).collect(),
         Rows::Txn(Err(errors)) => show::txn_errors(errors),
         Rows::Locks(locks) => locks.iter().map(show_lock).collect(),
+        Rows::Grants(rows) => {
+            let held = |is_held| if is_held { "held" } else { "free" };
+            rows.iter().map(|row| format!("fence {}, {}", row.fence, held(row.is_held))).collect()
+        }
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
         Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),
