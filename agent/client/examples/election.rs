@@ -11,17 +11,18 @@ use std::time::Duration;
 async fn main() -> Result<(), Error> {
     let name = std::env::args().nth(1).unwrap_or_else(|| format!("candidate {}", std::process::id()));
     let client = Client::from_env()?;
-    let election = Election::new(&client, "examples/leader").candidate(name.clone());
+    let election = Election::new(&client, "examples/leader");
     if let Some(leader) = election.leader().await? {
-        println!("{} leads; waiting", String::from_utf8_lossy(&leader.value));
+        let node = leader.node.unwrap_or_default();
+        println!("{} leads on {node}; waiting", String::from_utf8_lossy(&leader.value));
     }
-    let leadership = election.campaign().await?;
+    let leadership = election.campaign(name.clone()).await?;
     println!("{name} leads, fence {:?}", leadership.fence());
     tokio::select! {
         () = tokio::time::sleep(Duration::from_secs(1)) => {}
         reason = leadership.lost() => println!("leadership lost: {reason}"),
     }
-    leadership.release().await?;
+    leadership.resign().await?;
     println!("{name} resigned");
     Ok(())
 }

@@ -19,10 +19,10 @@ async fn main() -> Result<(), Error> {
         return Ok(());
     };
     println!("holding {key}, fence {:?}", guard.fence());
-    tokio::select! {
-        () = work() => println!("done"),
-        // Another process may hold the lock from here on: the work must stop.
-        reason = guard.lost() => println!("stopped: {reason}"),
+    match guard.run(work()).await {
+        Ok(()) => println!("done"),
+        // Another process may hold the lock from here on: the work was dropped.
+        Err(reason) => println!("stopped: {reason}"),
     }
     guard.release().await?;
     Ok(())

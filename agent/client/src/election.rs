@@ -3,27 +3,31 @@
 use crate::backoff::{Backoff, Jitter};
 use crate::client::Client;
 use crate::driver::random_seed;
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::lock::{Lock, LockGuard};
 use crate::read::Read;
 use crate::session_options::SessionOptions;
 use bytes::Bytes;
+use futures_util::stream::{Stream, unfold};
+use std::ops::Deref;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// The wait of one blocking query for a change of leaders.
 const WATCH_WAIT_TIME: Duration = Duration::from_secs(60);
 
-/// A leadership: the guard of the lock. `release` resigns; `lost` reports the loss of leadership.
-pub type Leadership = LockGuard;
+/// A leadership: the guard of the lock, whose methods it has too. Dropping it resigns in the
+/// background; prefer [`Leadership::resign`].
+#[derive(Debug)]
+pub struct Leadership(LockGuard);
 
 /// An election with at most one leader at a time.
 ///
 /// ```no_run
 /// # async fn example(client: lockmesh_client::Client) -> Result<(), lockmesh_client::Error> {
-/// let office = lockmesh_client::Election::new(&client, "service/reports/leader");
-/// let office = office.candidate("host-17");
-/// let leadership = office.campaign().await?;
+/// let election = lockmesh_client::Election::new(&client, "service/reports/leader");
+/// let leadership = election.campaign("host-17").await?;
 /// println!("leading, fence {:?}", leadership.fence());
 /// println!("leading no longer: {}", leadership.lost().await);
 /// # Ok(())
@@ -37,10 +41,15 @@ pub struct Election {
 }
 
 /// The current leader.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Leader {
     /// The session that holds the lock.
     pub session: String,
+    /// The node of that session; `None` if the session has ended since, or could not be read.
+    pub node: Option<String>,
+    /// The fencing token of the grant; `None` from an agent without fences.
+    pub fence: Option<u64>,
     /// The value that the leader published about itself.
     pub value: Bytes,
     /// The number of grants of the lock since the key was created.
@@ -53,12 +62,6 @@ impl Election {
         let key = key.into();
         let lock = Lock::new(client, key.clone()).session(SessionOptions::named("Lockmesh election"));
         Self { client: client.clone(), key, lock }
-    }
-
-    /// Sets the value that this candidate publishes once it leads.
-    #[must_use]
-    pub fn candidate(self, value: impl Into<Bytes>) -> Self {
-        Self { lock: self.lock.value(value), ..self }
     }
 
     /// Sets the options of the candidate's session.
@@ -74,28 +77,36 @@ impl Election {
         Self { lock: self.lock.flags(flags), ..self }
     }
 
-    /// Campaigns until this candidate leads.
+    /// Campaigns until this candidate leads, and publishes the value then.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
-    pub async fn campaign(&self) -> Result<Leadership, Error> {
-        self.lock.acquire().await
+    pub async fn campaign(&self, value: impl Into<Bytes>) -> Result<Leadership, Error> {
+        self.lock_with(value).acquire().await.map(Leadership)
     }
 
     /// Campaigns for about `limit`; `None` if this candidate does not lead then.
     ///
     /// # Errors
     /// As [`Lock::acquire`].
-    pub async fn campaign_within(&self, limit: Duration) -> Result<Option<Leadership>, Error> {
-        self.lock.acquire_within(limit).await
+    pub async fn campaign_within(
+        &self,
+        value: impl Into<Bytes>,
+        limit: Duration,
+    ) -> Result<Option<Leadership>, Error> {
+        Ok(self.lock_with(value).acquire_within(limit).await?.map(Leadership))
     }
 
     /// Becomes the leader if there is none.
     ///
     /// # Errors
     /// As [`Lock::try_acquire`].
-    pub async fn try_campaign(&self) -> Result<Option<Leadership>, Error> {
-        self.lock.try_acquire().await
+    pub async fn try_campaign(&self, value: impl Into<Bytes>) -> Result<Option<Leadership>, Error> {
+        Ok(self.lock_with(value).try_acquire().await?.map(Leadership))
+    }
+
+    fn lock_with(&self, value: impl Into<Bytes>) -> Lock {
+        self.lock.clone().value(value)
     }
 
     /// Returns the current leader; `None` without one.
@@ -112,12 +123,45 @@ impl Election {
     }
 }
 
+impl Leadership {
+    /// Publishes another value.
+    ///
+    /// # Errors
+    /// As [`LockGuard::update`].
+    pub async fn proclaim(&mut self, value: impl Into<Bytes>) -> Result<(), Error> {
+        self.0.update(value).await
+    }
+
+    /// Ends the leadership. Returns `false` if it was lost before.
+    ///
+    /// # Errors
+    /// The release failed or its outcome is unknown; the leadership then ends with its session.
+    pub async fn resign(self) -> Result<bool, Error> {
+        self.0.release().await
+    }
+}
+
+impl Deref for Leadership {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.0
+    }
+}
+
+impl From<Leadership> for LockGuard {
+    fn from(leadership: Leadership) -> Self {
+        leadership.0
+    }
+}
+
 /// An observer that returns the current leader, then each change.
 #[derive(Clone, Debug)]
 pub struct Observer {
     client: Client,
     key: String,
     index: u64,
+    /// The last result, without its node.
     last: Option<Option<Leader>>,
 }
 
@@ -133,14 +177,17 @@ impl Observer {
             let read = Read::default().newer_than(self.index, WATCH_WAIT_TIME);
             let answer = self.client.kv().get(&self.key, &read).await?;
             self.index = answer.index;
-            let leader = answer.value.and_then(|entry| {
-                let session = entry.session?;
-                Some(Leader { session, value: entry.value, lock_index: entry.lock_index })
+            let mut leader = answer.value.and_then(|entry| {
+                let Entry { value, fence, lock_index, session, .. } = entry;
+                Some(Leader { session: session?, node: None, fence, value, lock_index })
             });
             // A query also ends when its wait expires, or after a change that does not affect the
             // leader.
             if self.last.as_ref() != Some(&leader) {
                 self.last = Some(leader.clone());
+                if let Some(leader) = &mut leader {
+                    leader.node = self.node_of(&leader.session).await;
+                }
                 return Ok(leader);
             }
             // Without an index the query does not block, so this pause limits the rate.
@@ -148,6 +195,22 @@ impl Observer {
                 sleep(Duration::from_secs(1)).await;
             }
         }
+    }
+
+    async fn node_of(&self, session: &str) -> Option<String> {
+        let session = self.client.sessions().info(session, &Read::default()).await.ok()?;
+        Some(session.value?.node)
+    }
+
+    /// Turns the observer into a stream of the results of [`Observer::next_surely`]. It ends after
+    /// an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Option<Leader>, Error>> + Send {
+        unfold(Some(self), async |observer| {
+            let mut observer = observer?;
+            let next = observer.next_surely().await;
+            let observer = next.is_ok().then_some(observer);
+            Some((next, observer))
+        })
     }
 
     /// Like [`Observer::next`], but retries after transient errors.
@@ -170,28 +233,37 @@ impl Observer {
 mod tests {
     use super::*;
     use crate::fake::{Fake, Fault};
+    use futures_util::StreamExt as _;
+    use std::pin::pin;
 
     #[tokio::test(start_paused = true)]
     async fn observers_see_each_leader() {
         let fake = Fake::start();
-        let office = Election::new(&fake.client(), "chair");
-        let mut observer = office.observer();
+        let election = Election::new(&fake.client(), "chair");
+        let mut observer = election.observer();
         assert_eq!(observer.next().await.expect("an answer"), None);
-        let first = office.clone().candidate("a").campaign().await.expect("vacant");
+        let mut first = election.campaign("draft").await.expect("vacant");
+        first.proclaim("a").await.expect("leads");
         let leader = observer.next().await.expect("an answer").expect("a leader");
         assert_eq!((leader.value, leader.session.as_str()), (Bytes::from("a"), first.session()));
-        assert!(office.try_campaign().await.expect("no error").is_none());
-        let rival = office.clone().candidate("b");
-        let rival = tokio::spawn(async move { rival.campaign().await.expect("in the end") });
+        assert_eq!((leader.fence, leader.node.is_some()), (first.fence(), true));
+        assert!(election.try_campaign("b").await.expect("no error").is_none());
+        let rival = election.clone();
+        let rival = tokio::spawn(async move { rival.campaign("b").await.expect("in the end") });
         fake.fail("kv/chair", Fault::Status(500, "No cluster leader"), 2);
-        first.release().await.expect("resigned");
+        first.resign().await.expect("resigned");
         let second = rival.await.expect("no panic");
         let mut seen = observer.next_surely().await.expect("an answer");
         while seen.as_ref().is_none_or(|leader| leader.value != "b") {
             seen = observer.next_surely().await.expect("an answer");
         }
-        assert_eq!(office.leader().await.expect("an answer"), seen);
+        assert_eq!(election.leader().await.expect("an answer"), seen);
+        let mut stream = pin!(observer.into_stream());
         drop(second);
-        assert_eq!(observer.next_surely().await.expect("an answer"), None);
+        let next = stream.next().await.expect("an observer never ends");
+        assert_eq!(next.expect("an answer"), None);
+        fake.fail("kv/chair", Fault::Status(403, "Permission denied"), 1);
+        assert!(stream.next().await.is_some_and(|next| next.is_err()));
+        assert!(stream.next().await.is_none(), "a refusal ends it");
     }
 }

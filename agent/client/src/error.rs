@@ -11,6 +11,7 @@ use std::time::Duration;
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Invalid settings; no request was sent. The text describes the correction.
     #[error("{0}")]

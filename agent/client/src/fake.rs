@@ -71,6 +71,7 @@ struct FakeEntry {
     value: Vec<u8>,
     flags: u64,
     session: String,
+    fence: u64,
     modify_index: u64,
 }
 
@@ -139,7 +140,7 @@ impl Fake {
 
     /// Writes an entry as if a session held it; an empty session for no holder.
     pub(crate) fn write(&self, key: &str, value: &str, flags: u64, session: &str) {
-        let entry = FakeEntry { value: value.into(), flags, session: session.into(), modify_index: 0 };
+        let entry = FakeEntry { value: value.into(), flags, session: session.into(), ..FakeEntry::default() };
         self.world.change(|state| state.put(key, entry));
     }
 
@@ -294,7 +295,7 @@ impl World {
                 let known =
                     self.state.lock().expect("no test panics").sessions.iter().any(|known| known == id);
                 match known {
-                    true => words(200, &format!("[{{\"ID\":\"{id}\"}}]")),
+                    true => words(200, &format!("[{{\"ID\":\"{id}\",\"Node\":\"n1\"}}]")),
                     false if path.ends_with("info") => words(200, "[]"),
                     false => words(404, "Session id not found"),
                 }
@@ -389,8 +390,7 @@ impl FakeState {
     fn write(&mut self, key: &str, request: &FakeRequest, response: &mut FakeResponse) -> bool {
         let old = self.entries.get(key).cloned().unwrap_or_default();
         let flags = request.query.get("flags").map_or(0, |text| text.parse().expect("flags"));
-        let new =
-            FakeEntry { value: request.body.clone(), flags, session: old.session.clone(), modify_index: 0 };
+        let new = FakeEntry { value: request.body.clone(), flags, ..old.clone() };
         if let Some(session) = request.query.get("acquire") {
             if !self.sessions.contains(session) {
                 (response.status, response.body) = (500, format!("invalid session \"{session}\""));
@@ -405,8 +405,9 @@ impl FakeState {
                 return false;
             }
             self.fence += u64::from(old.session.is_empty());
-            write!(response.headers, "X-Lockmesh-Fence: {}\r\n", self.fence).expect("a string takes all");
-            return self.put(key, FakeEntry { session: session.clone(), ..new });
+            let fence = if old.session.is_empty() { self.fence } else { old.fence };
+            write!(response.headers, "X-Lockmesh-Fence: {fence}\r\n").expect("a string takes all");
+            return self.put(key, FakeEntry { session: session.clone(), fence, ..new });
         }
         if let Some(session) = request.query.get("release") {
             return old.session == *session && self.put(key, FakeEntry { session: String::new(), ..new });
@@ -469,7 +470,7 @@ impl FakeState {
                 serde_json::json!({
                     "Key": name, "Flags": entry.flags, "Session": entry.session,
                     "Value": crate::shape::blob::encode_base64(&entry.value), "ModifyIndex": entry.modify_index,
-                    "LockIndex": 1, "CreateIndex": 1,
+                    "LockIndex": 1, "CreateIndex": 1, "Fence": entry.fence,
                 })
             })
             .collect();

@@ -69,6 +69,21 @@ impl HoldGuard {
         self.hold.lost().await
     }
 
+    /// Runs a future while it is held, and returns its output. The future is dropped when the hold
+    /// is lost, as with [`HoldGuard::lost`]: it stops at its next `await`, so blocking code in it
+    /// runs on.
+    ///
+    /// # Errors
+    /// It was lost before the future was ready.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Result<T, Loss> {
+        tokio::select! {
+            // The loss first: no step of the work begins once it is known.
+            biased;
+            reason = self.lost() => Err(reason),
+            output = work => Ok(output),
+        }
+    }
+
     /// Releases it and, if the session served only this hold, ends the session. Returns `false` if
     /// it was lost before. Transient errors are retried until the hold's deadline.
     ///

@@ -14,9 +14,8 @@
 //! if let Some(guard) = lock.acquire_within(Duration::from_secs(30)).await? {
 //!     // Pass the fence to the protected store, which rejects writes with an older one.
 //!     println!("held, fence {:?}, valid for at least {:?}", guard.fence(), guard.remaining());
-//!     tokio::select! {
-//!         () = work_for_a_while() => {}
-//!         reason = guard.lost() => eprintln!("stop: {reason}"),
+//!     if let Err(reason) = guard.run(work_for_a_while()).await {
+//!         eprintln!("the work was stopped: {reason}");
 //!     }
 //!     guard.release().await?;
 //! }
@@ -29,26 +28,37 @@
 //! while the machine sleeps. A plain request is sent once; it is sent again only if it certainly
 //! did not reach the agent.
 //!
-//! # Code map
-//!
-//! | module | contents |
+//! | type | use |
 //! |---|---|
-//! | `client.rs`, `read.rs` | the handle for all requests; consistency of reads |
-//! | `address.rs`, `settings.rs` | the agent's address; the environment |
-//! | `connection.rs` | HTTP/1.1 over Unix socket and TCP; the only file that names hyper |
-//! | `error.rs`, `loss.rs` | errors, by who must act; reasons for a loss |
-//! | `outcome.rs` | the outcome of a failed request, shared by agent and client |
-//! | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
-//! | `items.rs` | a reply that is a JSON array, item by item |
-//! | `catalog.rs`, `prepared_query.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
-//! | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
-//! | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
-//! | `driver.rs` | drives the holder: clock, client and waiting callers |
-//! | `keeper/`, `session_options.rs` | a session that is kept alive; its options |
-//! | `lock/`, `semaphore/`, `election.rs` | locks, semaphores and elections |
-//! | `guard.rs` | the guard of a lock or a slot |
-//! | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
-//! | `fake.rs` | a scripted agent with faults, for tests |
+//! | [`Lock`], [`LockGuard`] | one holder at a time; wait, hold, run work, release |
+//! | [`Semaphore`], [`SemaphoreGuard`] | up to a limit of holders at a time |
+//! | [`Election`], [`Leadership`], [`Observer`] | campaign, proclaim, resign; follow the leader |
+//! | [`SessionKeeper`], [`SessionOptions`] | one session for several locks; its options |
+//! | [`Client`] | all requests: keys, sessions, transactions, catalog, events, operators |
+//! | [`Error`], [`Loss`] | the reason why a call failed; the reason why a hold ended |
+//!
+//! The folder `examples/` has programs to start from.
+
+// The code map:
+//
+// | module | contents |
+// |---|---|
+// | `client.rs`, `read.rs` | the handle for all requests; consistency of reads |
+// | `address.rs`, `settings.rs` | the agent's address; the environment |
+// | `connection.rs` | HTTP/1.1 over Unix socket and TCP; the only file that names hyper |
+// | `error.rs`, `loss.rs` | errors, by who must act; reasons for a loss |
+// | `outcome.rs` | the outcome of a failed request, shared by agent and client |
+// | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
+// | `items.rs` | a reply that is a JSON array, item by item |
+// | `catalog.rs`, `prepared_query.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
+// | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
+// | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
+// | `driver.rs` | drives the holder: clock, client and waiting callers |
+// | `keeper/`, `session_options.rs` | a session that is kept alive; its options |
+// | `lock/`, `semaphore/`, `election.rs` | locks, semaphores and elections |
+// | `guard.rs` | the guard of a lock or a slot |
+// | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
+// | `fake.rs` | a scripted agent with faults, for tests |
 
 mod address;
 mod agent;
@@ -64,6 +74,7 @@ mod entry;
 mod error;
 mod event;
 mod guard;
+#[doc(hidden)]
 pub mod holder;
 mod items;
 mod keeper;
@@ -71,6 +82,7 @@ mod kv;
 mod lock;
 mod loss;
 mod operator;
+#[doc(hidden)]
 pub mod outcome;
 mod prepared_query;
 mod read;
@@ -99,7 +111,7 @@ pub use holder::{GuardState, SEMAPHORE_FLAGS, Slots};
 pub use keeper::SessionKeeper;
 pub use kv::{Entries, Kv, Names};
 pub use lock::{LOCK_FLAGS, Lock, LockGuard};
-pub use loss::Loss;
+pub use loss::{LockAfterLoss, Loss};
 pub use operator::Operator;
 pub use prepared_query::PreparedQueries;
 pub use read::{Consistency, Read};

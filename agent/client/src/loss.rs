@@ -3,6 +3,7 @@
 /// The reason why a session, a lock, a slot or a leadership ended. Every reason is final: to
 /// continue, acquire again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Loss {
     /// No renewal was acknowledged in time, so the session is no longer guaranteed to be alive.
     #[error("no renewal of the session was acknowledged before its deadline")]
@@ -38,4 +39,27 @@ pub enum Loss {
     /// The watch of the hold failed more often than the caller allows.
     #[error("the lock could not be watched: {0}")]
     Unwatched(String),
+}
+
+/// What a loss says about the lock or slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockAfterLoss {
+    /// Another session may hold it already.
+    Free,
+    /// Its session was ended by others, which leaves the lock-delay.
+    Delayed,
+    /// It was still held when the loss was reported.
+    Held,
+}
+
+impl Loss {
+    /// Returns what the loss says about the lock or slot.
+    pub fn lock_after(&self) -> LockAfterLoss {
+        match self {
+            Self::Deadline | Self::NodeDeadline => LockAfterLoss::Free,
+            Self::Deleted | Self::Released | Self::Taken(_) | Self::Unlisted => LockAfterLoss::Free,
+            Self::Ended(_) | Self::SessionGone => LockAfterLoss::Delayed,
+            Self::Closed | Self::Unwatched(_) => LockAfterLoss::Held,
+        }
+    }
 }

@@ -93,8 +93,20 @@ const _: () = {
     assert!(tolerated_outage(Duration::from_secs(10)).as_micros() >= outage.as_micros());
 };
 
-/// The options of a session.
+/// The options of a session. Begin with [`SessionOptions::named`]; everything else has a default.
+///
+/// ```
+/// use lockmesh_client::{HealthWindow, SessionOptions};
+/// use std::time::Duration;
+///
+/// let options = SessionOptions::named("report")
+///     .ttl(Duration::from_secs(30))
+///     .health_window(HealthWindow::Safe)
+///     .lock_delay(Duration::ZERO);
+/// assert_eq!(options.ttl, Some(Duration::from_secs(30)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SessionOptions {
     /// A human-readable name.
     pub name: String,
@@ -133,6 +145,36 @@ impl SessionOptions {
     /// Returns the default options with a name.
     pub fn named(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
+    }
+
+    /// Sets the TTL; `None` for the default.
+    #[must_use]
+    pub fn ttl(self, ttl: impl Into<Option<Duration>>) -> Self {
+        Self { ttl: ttl.into(), ..self }
+    }
+
+    /// Sets the lock-delay; `None` for the default.
+    #[must_use]
+    pub fn lock_delay(self, lock_delay: impl Into<Option<Duration>>) -> Self {
+        Self { lock_delay: lock_delay.into(), ..self }
+    }
+
+    /// Sets if the keys are deleted at the session's end instead of released.
+    #[must_use]
+    pub fn delete_keys(self, delete_keys: bool) -> Self {
+        Self { delete_keys, ..self }
+    }
+
+    /// Sets the checks of this node that the session depends on.
+    #[must_use]
+    pub fn node_checks(self, checks: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { node_checks: Some(checks.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    /// Sets the health window; `None` for the agent's default.
+    #[must_use]
+    pub fn health_window(self, window: impl Into<Option<HealthWindow>>) -> Self {
+        Self { health_window: window.into(), ..self }
     }
 
     /// Checks the options. A session without a TTL could never be relied on. A session whose TTL is

@@ -586,13 +586,11 @@ impl Guard {
             if delays { self.draw.duration(plan.lock_delay / 4, plan.lock_delay) } else { Duration::ZERO };
         self.lock_delay = lock_delay;
         let delete_keys = self.draw.once_in(4);
-        SessionOptions {
-            ttl: Some(ttl),
-            lock_delay: Some(lock_delay),
-            delete_keys,
-            health_window,
-            ..SessionOptions::named(guard_calls::SESSION_NAME)
-        }
+        SessionOptions::named(guard_calls::SESSION_NAME)
+            .ttl(ttl)
+            .lock_delay(lock_delay)
+            .delete_keys(delete_keys)
+            .health_window(health_window)
     }
 
     fn acquire(&mut self, stage: &mut Stage, seat: u64, acts: &mut Vec<Act>) {

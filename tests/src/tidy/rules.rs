@@ -324,11 +324,14 @@ pub fn dependencies_are_used(manifest: &Source, own: &[&Source]) -> Vec<Fault> {
         .collect()
 }
 
-/// The code map in the crate's docs names every module, and nothing that does not exist. A module
-/// is a folder below the crate's sources, at any depth, or a file directly in them.
+/// The code map at the head of the crate's root names every module, and nothing that does not
+/// exist. It may be a comment instead of documentation. A module is a folder below the crate's
+/// sources, at any depth, or a file directly in them.
 pub fn map_is_complete(root: &Source, krate: &str, modules: &[String]) -> Vec<Fault> {
-    let docs = root.text.lines().map_while(|line| line.strip_prefix("//!"));
-    let rows = docs.map(str::trim_start).filter(|line| line.starts_with('|'));
+    let head = root.text.lines().take_while(|line| line.is_empty() || line.starts_with("//"));
+    // Documentation for users names types.
+    let rows =
+        head.map(|line| line.trim_start_matches(['/', '!', ' '])).filter(|line| line.starts_with("| `"));
     let first_cells = rows.filter_map(|line| line.split('|').nth(1));
     let named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
     let missing = modules.iter().filter(|module| !named.contains(&module.as_str()));

@@ -10,7 +10,8 @@ use super::supervise::channel::HoldToEnd;
 use crate::stdio;
 use crate::supervision::OnJeopardy;
 use lockmesh_client::{
-    Client, Election, Error, HealthWindow, LOCK_FLAGS, Leader, Leadership, Observer, Read, SessionOptions,
+    Client, Election, Error, HealthWindow, LOCK_FLAGS, Leader, Leadership, LockGuard, Observer,
+    SessionOptions,
 };
 use lockmesh_protocol::duration;
 use std::ffi::OsString;
@@ -75,7 +76,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     args.session().check().map_err(CliError::usage)?;
     let election = args.election(&client);
-    let printer = Printer::new(&client, &args);
+    let printer = Printer::new(&args);
     if args.show {
         let leader = election.leader().await?;
         printer.print(leader.as_ref()).await?;
@@ -89,7 +90,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
             _ = signals.end() => Ok(ExitCode::SUCCESS),
         };
     }
-    let ended = campaign((&args, context), &election, &printer, &mut signals, observing.as_mut()).await;
+    let ended =
+        campaign((&args, context, &client), &election, &printer, &mut signals, observing.as_mut()).await;
     // A release in the background is done soon, or the leadership ends with the session. Another
     // signal ends this process at once. After a time-out it was waited for already.
     if !matches!(ended, Err(CliError::NotAcquired(_))) {
@@ -100,10 +102,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
 
 impl Args {
     fn election(&self, client: &Client) -> Election {
-        Election::new(client, self.key())
-            .candidate(self.candidate())
-            .session(self.session())
-            .flags(self.flags)
+        Election::new(client, self.key()).session(self.session()).flags(self.flags)
     }
 
     /// The name of this candidate.
@@ -122,17 +121,15 @@ impl Args {
     }
 
     fn session(&self) -> SessionOptions {
-        SessionOptions {
-            ttl: self.ttl,
-            lock_delay: self.lock_delay,
-            health_window: self.window,
-            ..SessionOptions::named(format!("lockmesh elect at '{}'", self.name))
-        }
+        SessionOptions::named(format!("lockmesh elect at '{}'", self.name))
+            .ttl(self.ttl)
+            .lock_delay(self.lock_delay)
+            .health_window(self.window)
     }
 }
 
 /// Prints the leader, now and after each change.
-async fn observe(mut observer: Observer, printer: &Printer<'_>) -> CliError {
+async fn observe(mut observer: Observer, printer: &Printer) -> CliError {
     loop {
         let printed = match observer.next_surely().await {
             Ok(leader) => printer.print(leader.as_ref()).await,
@@ -147,9 +144,9 @@ async fn observe(mut observer: Observer, printer: &Printer<'_>) -> CliError {
 /// Runs for leader, again after each loss, until the command exits, a signal ends this process, or
 /// `failure` is there, after which nothing is printed any more.
 async fn campaign(
-    (args, context): (&Args, &Context),
+    (args, context, client): (&Args, &Context, &Client),
     election: &Election,
-    printer: &Printer<'_>,
+    printer: &Printer,
     signals: &mut Signals,
     mut failure: Pin<&mut impl Future<Output = CliError>>,
 ) -> Result<ExitCode, CliError> {
@@ -162,9 +159,9 @@ async fn campaign(
             false => Some(held::stand_by(args.command.clone())?),
         };
         let leadership = tokio::select! {
-            elected = campaign_within(limit, election) => match elected? {
+            elected = campaign_within(limit, election, args.candidate()) => match elected? {
                 Some(elected) => elected,
-                None => return Err(args.timed_out(election, printer.client, signals).await),
+                None => return Err(args.timed_out(election, client, signals).await),
             },
             failed = failure.as_mut() => return Err(failed),
             _ = signals.end() => return match args.command.is_empty() {
@@ -192,7 +189,7 @@ async fn lead(
     signals: &mut Signals,
     failure: Pin<&mut impl Future<Output = CliError>>,
 ) -> Result<Option<ExitCode>, CliError> {
-    let mut held = Held::from(leadership);
+    let mut held = Held::from(LockGuard::from(leadership));
     let ended = match standby {
         None => serve(&held, signals, failure).await,
         Some(standby) => args.run_command((context, standby), &mut held, signals, failure).await,
@@ -213,10 +210,14 @@ fn interrupted(name: &str, has_run: bool) -> CliError {
     })
 }
 
-async fn campaign_within(limit: Option<Duration>, election: &Election) -> Result<Option<Leadership>, Error> {
+async fn campaign_within(
+    limit: Option<Duration>,
+    election: &Election,
+    candidate: String,
+) -> Result<Option<Leadership>, Error> {
     match limit {
-        Some(limit) => election.campaign_within(limit).await,
-        None => election.campaign().await.map(Some),
+        Some(limit) => election.campaign_within(candidate, limit).await,
+        None => election.campaign(candidate).await.map(Some),
     }
 }
 
@@ -287,9 +288,7 @@ impl Args {
 }
 
 /// Prints changes of the leader.
-struct Printer<'a> {
-    client: &'a Client,
-    key: &'a str,
+struct Printer {
     json: bool,
     /// The name of this candidate, if it runs for leader.
     candidate: Option<String>,
@@ -297,10 +296,10 @@ struct Printer<'a> {
     ours: watch::Sender<Option<String>>,
 }
 
-impl<'a> Printer<'a> {
-    fn new(client: &'a Client, args: &'a Args) -> Self {
+impl Printer {
+    fn new(args: &Args) -> Self {
         let candidate = (!args.show && !args.observe).then(|| args.candidate());
-        Self { client, key: args.key(), json: args.json, candidate, ours: watch::Sender::new(None) }
+        Self { json: args.json, candidate, ours: watch::Sender::new(None) }
     }
 
     /// This candidate was elected with that session.
@@ -322,11 +321,12 @@ impl<'a> Printer<'a> {
     async fn print(&self, leader: Option<&Leader>) -> Result<(), CliError> {
         let value = leader.map(|leader| String::from_utf8_lossy(&leader.value).into_owned());
         if self.json {
-            let (fence, is_us) = match leader {
-                Some(leader) => (self.fence(&leader.session).await, self.is_us(leader).await),
-                None => (None, false),
+            let is_us = match leader {
+                Some(leader) => self.is_us(leader).await,
+                None => false,
             };
-            let session = leader.map(|leader| &leader.session);
+            let (session, fence) =
+                (leader.map(|leader| &leader.session), leader.and_then(|leader| leader.fence));
             let line =
                 serde_json::json!({ "Leader": value, "Session": session, "Fence": fence, "Me": is_us });
             return Ok(stdio::print(format!("{line}\n").into()).await?);
@@ -337,26 +337,21 @@ impl<'a> Printer<'a> {
         };
         Ok(stdio::print(line.into()).await?)
     }
-
-    /// The fence of the leader's grant; Consul's agents do not know it.
-    async fn fence(&self, session: &str) -> Option<u64> {
-        let locks = self.client.operator().locks(self.key, &Read::default()).await.ok()?.value;
-        let lock = locks.into_iter().find(|lock| lock.key == self.key && lock.session == session)?;
-        Some(lock.fence)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockmesh_client::Address;
 
     #[tokio::test(start_paused = true)]
     async fn candidates_distinguished_by_session() {
-        let client = Client::new(Address::Unix("/nowhere".into()));
-        let leader = |session: &str| Leader { session: session.into(), value: "a".into(), lock_index: 3 };
+        let leader = |session: &str| {
+            let mut leader = Leader::default();
+            (leader.session, leader.value) = (session.into(), "a".into());
+            leader
+        };
         let (candidate, ours) = (Some("a".into()), watch::Sender::new(None));
-        let printer = Printer { client: &client, key: "office", json: true, candidate, ours };
+        let printer = Printer { json: true, candidate, ours };
         assert!(!printer.is_us(&leader("s1")).await, "it was not elected");
         let ours = leader("s1");
         let (is_us, ()) = tokio::join!(printer.is_us(&ours), async { printer.leads("s1") });

@@ -32,7 +32,7 @@ pub mod message;
 mod tests;
 
 use lockmesh_client::holder::Moment;
-use lockmesh_client::{GuardState, Loss};
+use lockmesh_client::{GuardState, LockAfterLoss, Loss};
 use message::Message;
 use std::time::Duration;
 
@@ -255,12 +255,10 @@ pub struct Supervision {
 /// been granted to another session. A session that was ended leaves its lock-delay: half of it is
 /// left for the time until the news arrived.
 pub fn grace_after(loss: &Loss, lock_delay: Duration) -> Duration {
-    match loss {
-        Loss::Deadline | Loss::NodeDeadline => Duration::ZERO,
-        Loss::Deleted | Loss::Released | Loss::Taken(_) | Loss::Unlisted => Duration::ZERO,
-        Loss::Ended(_) | Loss::SessionGone => GRACE.min(lock_delay / 2),
-        // It is still held.
-        Loss::Closed | Loss::Unwatched(_) => GRACE,
+    match loss.lock_after() {
+        LockAfterLoss::Free => Duration::ZERO,
+        LockAfterLoss::Delayed => GRACE.min(lock_delay / 2),
+        LockAfterLoss::Held => GRACE,
     }
 }
 

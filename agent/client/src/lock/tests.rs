@@ -346,3 +346,19 @@ async fn client_tracks_guard_sessions() {
     guard.release().await.expect("released");
     assert!(!client.has_session(&session));
 }
+
+#[tokio::test(start_paused = true)]
+async fn run_drops_work_at_loss() {
+    let fake = Fake::start();
+    let guard = lock(&fake).acquire().await.expect("free");
+    assert_eq!(guard.run(async { 7 }).await, Ok(7));
+    let loss = async {
+        sleep(Duration::from_secs(1)).await;
+        fake.delete("job");
+    };
+    let (stopped, ()) = tokio::join!(guard.run(sleep(Duration::from_secs(60))), loss);
+    assert_eq!(stopped, Err(Loss::Deleted));
+    let begun = Instant::now();
+    assert_eq!(guard.run(async { 7 }).await, Err(Loss::Deleted), "no step of it runs");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+}

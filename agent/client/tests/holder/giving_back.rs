@@ -213,7 +213,7 @@ fn dead_process_hold_released_despite_outage() {
 #[test]
 fn dead_process_hold_left_to_ttl() {
     for (ttl, limit) in [(TTL, 600), (600 * SECOND, 1_200)] {
-        let options = SessionOptions { ttl: Some(ttl), ..SessionOptions::named("story") };
+        let options = SessionOptions::named("story").ttl(ttl);
         let mut story = left_behind(options, SECOND * 3_600);
         let began = story.now;
         while story.told_release().is_none() {

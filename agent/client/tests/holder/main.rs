@@ -48,7 +48,7 @@ struct Story {
 
 impl Story {
     fn begin(session_use: SessionUse) -> Self {
-        let options = SessionOptions { ttl: Some(TTL), ..SessionOptions::named("story") };
+        let options = SessionOptions::named("story").ttl(TTL);
         Self::with_options(options, session_use)
     }
 

@@ -201,7 +201,7 @@ fn created(id: &str, window: HealthWindow) -> Result<Response, Error> {
 
 /// A holder that wants a lock, with a session of this TTL and window.
 fn wanting_with(ttl: Option<Duration>, health_window: Option<HealthWindow>) -> Story {
-    let options = SessionOptions { ttl, health_window, ..SessionOptions::named("story") };
+    let options = SessionOptions::named("story").ttl(ttl).health_window(health_window);
     let mut story = Story::with_options(options, SessionUse::OneHold);
     story.handle_input(Input::Acquire(JOB, wanted(WaitLimit::Endless)));
     story

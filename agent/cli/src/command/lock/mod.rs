@@ -293,12 +293,10 @@ impl Options {
 
     /// The options of the session, which is named `described` unless it was given a name.
     fn session(&self, described: String) -> SessionOptions {
-        SessionOptions {
-            ttl: self.ttl,
-            lock_delay: self.lock_delay,
-            health_window: self.window,
-            ..SessionOptions::named(self.session_name.clone().unwrap_or(described))
-        }
+        SessionOptions::named(self.session_name.clone().unwrap_or(described))
+            .ttl(self.ttl)
+            .lock_delay(self.lock_delay)
+            .health_window(self.window)
     }
 
     /// The exit codes of our own errors, with `--child-exit-code` as in `consul lock`.
@@ -439,7 +437,7 @@ pub(super) enum TtlError {
 /// Reads the TTL of a session that is renewed; the agent's `http.session_ttl_min` may demand more.
 pub(super) fn ttl(text: &str) -> Result<Duration, TtlError> {
     let ttl = duration::parse(text)?;
-    SessionOptions { ttl: Some(ttl), ..SessionOptions::default() }.check()?;
+    SessionOptions::default().ttl(ttl).check()?;
     Ok(ttl)
 }
 
