@@ -44,6 +44,8 @@ pub(super) struct Checkpoints {
     /// The time at which this server learned that it needs a snapshot, and the index of that
     /// snapshot at least.
     behind: Option<(Time, LogIndex)>,
+    /// The commit index of the first heartbeat that was ahead of this server's state, and its time.
+    ahead: Option<(Time, LogIndex)>,
 }
 
 /// An open reader.
@@ -80,6 +82,7 @@ impl Checkpoints {
             wanted_by_follower: false,
             fetching: None,
             behind: None,
+            ahead: None,
         }
     }
 
@@ -291,9 +294,19 @@ impl Checkpoints {
         None
     }
 
-    /// Returns the time since which this server needs a snapshot, because its state is too old.
-    pub(super) fn behind_since(&self, applied: impl FnOnce() -> LogIndex) -> Option<Time> {
-        self.behind.filter(|(_, least)| applied() < *least).map(|(since, _)| since)
+    /// Notes the commit index of a heartbeat.
+    pub(super) fn heartbeat(&mut self, now: Time, committed: LogIndex, applied: LogIndex) {
+        // The first one stays until it is reached: later ones are always a little ahead under load.
+        if self.ahead.is_none_or(|(_, index)| index <= applied) {
+            self.ahead = Some((now, committed));
+        }
+    }
+
+    /// Returns the time since which this server's state is known to be too old: it needs a snapshot,
+    /// or has not applied what the leader had committed then.
+    pub(super) fn behind_since(&self, applied: LogIndex) -> Option<Time> {
+        let needed = [self.behind, self.ahead].into_iter().flatten();
+        needed.filter(|(_, index)| applied < *index).map(|(since, _)| since).min()
     }
 
     /// Handles the end of a fetch: the snapshot, or `None` if the fetch was given up. Returns the

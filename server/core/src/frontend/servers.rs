@@ -171,6 +171,10 @@ impl Frontend {
                 self.input(now, Input::Peer(sender, message));
             }
         } else {
+            if message.kind == MessageKind::Heartbeat {
+                let applied = self.core.replica().snapshot_meta().index;
+                self.checkpoints.heartbeat(now, message.index, applied);
+            }
             self.input(now, Input::Peer(sender, message));
         }
     }

@@ -529,7 +529,11 @@ impl Engine {
             effects.reads.extend(ready.take_read_states().iter().filter_map(|read| read_of(read, ours)));
             // A leader's appends may leave during its own disk write (thesis, 10.2.1); votes and
             // acknowledgements must wait.
-            let messages = (outgoing(ready.take_messages()), outgoing(ready.take_persisted_messages()));
+            let committed = self.commit_index();
+            let messages = (
+                outgoing(ready.take_messages(), committed),
+                outgoing(ready.take_persisted_messages(), committed),
+            );
             let must_sync = ready.must_sync();
             self.node.advance_append_async(ready);
             let write = LogWrite { number, reset, entries, hard_state };
@@ -690,8 +694,12 @@ const KINDS: [(MessageKind, eraftpb::MessageType); 12] = {
 };
 
 /// Sorts messages into a stable order: the engine's own follows its hash order.
-fn outgoing(messages: Vec<eraftpb::Message>) -> Messages {
+fn outgoing(messages: Vec<eraftpb::Message>, committed: LogIndex) -> Messages {
     let mut out: Vec<_> = messages.into_iter().filter_map(from_engine).collect();
+    // The commit index in a heartbeat is limited to what its receiver has. With this one a follower
+    // learns that it is behind even if the offer of a snapshot was lost. The engine ignores it.
+    let heartbeats = out.iter_mut().filter(|(_, message)| message.kind == MessageKind::Heartbeat);
+    heartbeats.for_each(|(_, message)| message.index = committed);
     out.sort_by_key(|(to, _)| *to);
     out
 }

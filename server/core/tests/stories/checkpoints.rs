@@ -195,6 +195,35 @@ fn cancelled_backup_opens_no_reader() {
 }
 
 #[test]
+fn stale_read_reports_age_without_snapshot_offer() {
+    let mut cluster = Cluster::start(3);
+    let (leader, follower) = (cluster.leader(), cluster.follower());
+    let applied =
+        |cluster: &Cluster, id| cluster.servers[&id].frontend.core().replica().snapshot_meta().index;
+    let term = cluster.servers[&leader].frontend.core().replica().log_status().term;
+    let heartbeat = |cluster: &mut Cluster, index: LogIndex| {
+        let message =
+            PeerMessage { term, index, ..PeerMessage::new(MessageKind::Heartbeat, leader, follower) };
+        cluster.turn(follower, Some(Event::Core(Input::Peer(leader, message))));
+    };
+    let age = |cluster: &mut Cluster| {
+        let answer = cluster.ask(follower, &agent("a1"), read("k", Consistency::Stale, None));
+        let Response::Answer(answer) = answer else { panic!("{answer:?}") };
+        answer.last_contact
+    };
+    // It has not received what the leader committed, and knows of no snapshot.
+    let ahead = LogIndex(applied(&cluster, follower).0 + 10);
+    heartbeat(&mut cluster, ahead);
+    cluster.run(3 * SECOND);
+    heartbeat(&mut cluster, LogIndex(ahead.0 + 10));
+    assert!(age(&mut cluster) >= 3 * SECOND);
+    while applied(&cluster, follower) < ahead {
+        cluster.put("k");
+    }
+    assert!(age(&mut cluster) < SECOND);
+}
+
+#[test]
 fn stale_read_reports_age_awaiting_snapshot() {
     let mut cluster = Cluster::start(3);
     let (leader, follower) = (cluster.leader(), cluster.follower());
