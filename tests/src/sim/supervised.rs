@@ -7,12 +7,15 @@
 
 use super::clock::Clock;
 use super::command::{Root, TERM, Tree, TreeEvent};
+use super::command_promises::{LATENESS, RELEASE_LIMIT};
 use super::draw::Draw;
 use super::guard::GuardEvent;
 use super::marks::Mark;
 use super::stage::{Event, Stage};
 use lockmesh_cli::supervision::message::Message;
-use lockmesh_cli::supervision::{End, Input, Outcome, Output, Role, SignalNumber, Supervision, Terms};
+use lockmesh_cli::supervision::{
+    End, Input, LOSS_FAREWELL_TIMEOUT, Outcome, Output, Role, SignalNumber, Supervision, Terms,
+};
 use lockmesh_client::GuardState;
 use lockmesh_client::holder::{HoldId, Moment};
 use lockmesh_protocol::id::{Key, SessionId};
@@ -282,14 +285,14 @@ impl Job {
 
     /// Schedules a check of the invariants for the time after the deadline.
     fn look_at_deadline(&self, stage: &mut Stage) {
-        let late = super::command_promises::LATENESS + CHECK_DELAY;
+        let late = LATENESS + CHECK_DELAY;
         let shown = Time(0) + self.deadline.since(Moment::default()) + late;
         let at = self.clock.when(shown, stage.now);
         self.after(stage, at.since(stage.now), CommandEvent::Look);
     }
 
     fn look_soon(&self, stage: &mut Stage) {
-        self.after(stage, super::command_promises::LATENESS + CHECK_DELAY, CommandEvent::Look);
+        self.after(stage, LATENESS + CHECK_DELAY, CommandEvent::Look);
     }
 
     /// Processes an event, and returns the consequences.
@@ -366,7 +369,9 @@ impl Job {
         let was_decided = (self.has_begun && self.start_is_known()) || self.supervisor.is_dead;
         if self.record.gone_since.is_none() && was_decided && !self.tree.is_alive() {
             self.record.gone_since = Some(stage.now);
-            self.after(stage, super::command_promises::RELEASE_LIMIT + CHECK_DELAY, CommandEvent::Look);
+            for patience in [Duration::ZERO, LOSS_FAREWELL_TIMEOUT] {
+                self.after(stage, patience + RELEASE_LIMIT + CHECK_DELAY, CommandEvent::Look);
+            }
         }
         std::mem::take(&mut self.effects)
     }

@@ -46,7 +46,7 @@ pub const GRACE: Duration = Duration::from_secs(5);
 pub const FAREWELL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The same if the guard has killed the command: longer than it waits for the agent then.
-const LOSS_FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
+pub const LOSS_FAREWELL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time for which a guard waits for its supervisor's reaction to a kill.
 const KILL_TIMEOUT: Duration = Duration::from_millis(100);
