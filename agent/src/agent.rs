@@ -375,6 +375,7 @@ fn limits(config: &HttpConfig, session: &SessionConfig, open_files: u64) -> Http
     HttpLimits {
         default_health_window: session.default_health_window.0,
         max_watched_sessions: session.max_watched,
+        max_bound_sessions: session.max_bound,
         compress_min_bytes: config.compress_min_bytes,
         max_monitors: config.max_monitors,
         kv_max_value_size: config.max_value_bytes,

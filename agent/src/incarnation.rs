@@ -17,20 +17,26 @@ pub(crate) fn boot_id() -> io::Result<String> {
     fs::read_to_string(BOOT_ID).map(|boot| boot.trim().to_owned())
 }
 
+/// Returns a digest of the id of the host's boot. If the kernel does not show the id, all boots
+/// count as the same one.
+pub(crate) fn boot_digest() -> [u8; 16] {
+    let boot = boot_id().unwrap_or_else(|error| {
+        tracing::warn!(file = BOOT_ID, %error, "cannot read the kernel's boot id; reboots are not detected");
+        String::new()
+    });
+    let digest: [u8; 32] = Sha256::digest(boot).into();
+    digest[..16].try_into().expect("a digest is longer")
+}
+
 /// Returns the incarnation of this process.
 ///
 /// # Errors
 /// The system has no random numbers. A missing boot id is not an error: all boots then count as the
 /// same one, and the certificate still distinguishes hosts.
 pub(crate) fn of_this_process(identity: &Identity) -> io::Result<Incarnation> {
-    let boot = boot_id().unwrap_or_else(|error| {
-        tracing::warn!(file = BOOT_ID, %error, "cannot read the kernel's boot id; reboots are not detected");
-        String::new()
-    });
-    let digest: [u8; 32] = Sha256::digest(boot).into();
     Ok(Incarnation {
         process: random::bytes()?,
-        boot: digest[..16].try_into().expect("a digest is longer"),
+        boot: boot_digest(),
         certificate: Sha256::digest(identity.certificate()).into(),
     })
 }

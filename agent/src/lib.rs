@@ -16,6 +16,7 @@
 //! | `registry/` | this agent's own services and health checks: clock, log, data folder and connection around `agent/core/src/registry`, which decides |
 //! | `probes/` | health checks that this agent runs: HTTP, TCP, UDP, gRPC, HTTP/2 ping, scripts |
 //! | `session_watches.rs`, `boot_clock.rs`, `handover.rs` | sessions that guards on this host follow, the clock of their deadlines, and their hand-over to the next process |
+//! | `bound_sessions.rs`, `process.rs` | sessions that end with a process of this host; such processes, as the kernel knows them |
 //! | `loss.rs` | the loss of a session as clients see it |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
 //! | `config/` | settings of an agent |
@@ -35,6 +36,7 @@
 
 pub mod agent;
 mod boot_clock;
+pub mod bound_sessions;
 pub mod config;
 pub mod consul;
 pub mod error;
@@ -53,6 +55,7 @@ pub mod node;
 pub mod own_address;
 pub mod pin;
 pub mod probes;
+mod process;
 pub mod registry;
 pub mod reload;
 pub mod session_watches;

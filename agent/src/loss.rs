@@ -23,6 +23,7 @@ fn cause_and_check(cause: &LossCause) -> (&'static str, Option<&CheckId>) {
         LossCause::NodeReaped => ("node-reaped", None),
         LossCause::GivenUp { .. } => ("given-up", None),
         LossCause::KeyDeleted => ("key-deleted", None),
+        LossCause::ProcessExited { .. } => ("process-exited", None),
     }
 }
 
@@ -42,6 +43,10 @@ pub(crate) fn shape(loss: &Loss) -> lockmesh::Loss {
         LossCause::CheckFailed { output, .. } => output.clone(),
         _ => String::new(),
     };
+    let pid = match &loss.cause {
+        LossCause::ProcessExited { pid } => Some(*pid),
+        _ => None,
+    };
     let lost = |key: &Key, fence: u64| lockmesh::LostKey { key: key.to_string(), fence };
     lockmesh::Loss {
         index: loss.index.0,
@@ -55,6 +60,7 @@ pub(crate) fn shape(loss: &Loss) -> lockmesh::Loss {
         health_window,
         confirmed_by,
         silent_for,
+        pid,
         keys: loss.keys.iter().map(|(key, fence)| lost(key, fence.0)).collect(),
         key_count: loss.key_count,
     }
@@ -88,6 +94,7 @@ mod tests {
             LossCause::NodeReaped,
             LossCause::GivenUp { silent_for: Duration::ZERO },
             LossCause::KeyDeleted,
+            LossCause::ProcessExited { pid: 7 },
         ];
         let shaped = |cause| {
             let session = SessionId::NIL;
@@ -100,5 +107,6 @@ mod tests {
         assert_eq!(causes.map(|cause| shaped(cause).cause), lockmesh::Loss::CAUSES);
         let failed = shaped(LossCause::CheckFailed { check: check(), output: "refused".into() });
         assert_eq!(failed.in_words(), "check-critical (c: refused)");
+        assert_eq!(shaped(LossCause::ProcessExited { pid: 7 }).in_words(), "process-exited (process 7)");
     }
 }

@@ -52,6 +52,7 @@ lockmesh_net::metrics! {
             "connections_per_client", "events", "filter", "header_read_timeout", "host", "idle_timeout",
             "monitors", "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
             "watched_sessions",
+            "bound_sessions",
         ];
     pub CONNECTIONS: IntGaugeVec = "lockmesh_http_connections",
         "Open connections", by ["listener"], of ["unix", "tcp"];
@@ -60,6 +61,8 @@ lockmesh_net::metrics! {
         "Writes of local checks to the catalog", by ["outcome"], of ["ok", "failed"];
     pub WATCHED_SESSIONS: IntGauge = "lockmesh_agent_watched_sessions",
         "Sessions that guards follow at this agent";
+    pub BOUND_SESSIONS: IntGauge = "lockmesh_agent_bound_sessions",
+        "Sessions that are bound to processes of this host";
     pub SESSION_STATES: IntCounterVec = "lockmesh_agent_session_state_changes_total",
         "State changes of followed sessions, by new state", by ["state"], of [
             "safe", "jeopardy", "suspended", "lost",

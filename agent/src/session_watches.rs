@@ -379,7 +379,7 @@ async fn next_lease(lease: &mut watch::Receiver<LeaseState>) -> LeaseState {
 }
 
 /// Returns the result of this work, once; pending forever without any.
-async fn finished<T>(work: &mut Option<BoxFuture<T>>) -> T {
+pub(crate) async fn finished<T>(work: &mut Option<BoxFuture<T>>) -> T {
     let Some(under_way) = work else { return std::future::pending().await };
     let done = under_way.await;
     *work = None;

@@ -14,8 +14,8 @@ use crate::id::{
 use crate::lease::LeaseKey;
 use crate::prepared_query::PreparedQuery;
 use crate::record::{
-    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, Server, Service, Session,
-    Waiter,
+    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, ProcessBinding, Server,
+    Service, Session, Waiter,
 };
 use crate::reply::{Applied, Refusal, Reply};
 use bytes::Bytes;
@@ -88,6 +88,8 @@ pub enum Change {
     Coordinate(NodeName, Option<Arc<Coordinate>>),
     /// A prepared query.
     PreparedQuery(QueryId, Option<Arc<PreparedQuery>>),
+    /// The process of a session, under its node's folded name.
+    Binding(NodeName, SessionId, Option<ProcessBinding>),
 }
 
 impl Change {
@@ -98,6 +100,7 @@ impl Change {
                 LossCause::GivenUp { .. } => 2,
                 LossCause::KeyDeleted => 3,
                 LossCause::CheckFailed { .. } => 5,
+                LossCause::ProcessExited { .. } => 7,
                 _ => 1,
             },
             Self::Reply(_, _, Some(applied)) => match applied.reply {
@@ -106,6 +109,7 @@ impl Change {
             },
             Self::TableIndex(table, _) => table.since(),
             Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
+            Self::Binding(..) => 7,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }

@@ -8,7 +8,7 @@ use crate::id::{
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::prepared_query::QuerySpec;
 use crate::record::{
-    Autopilot, Check, Coordinate, Incarnation, NewServer, Node, Server, Service, SessionSpec,
+    Autopilot, Check, Coordinate, Incarnation, NewServer, Node, ProcessBinding, Server, Service, SessionSpec,
 };
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -165,6 +165,11 @@ pub enum Command {
     },
     /// Writes a prepared query.
     PreparedQuery(QueryCommand),
+    /// Creates a session that ends with a process of its node.
+    CreateBoundSession(SessionSpec, ProcessBinding),
+    /// Ends a session whose process has exited. An unknown session, or one without a process, is a
+    /// success and stays.
+    EndOfProcess(SessionId),
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -237,6 +242,7 @@ impl Command {
             Self::Restore(RestoreStep::Begin { .. } | RestoreStep::Commit { .. }) => 1,
             Self::GiveUpSession { .. } => 2,
             Self::UpdateCoordinate { .. } | Self::PreparedQuery(_) => 6,
+            Self::CreateBoundSession(..) | Self::EndOfProcess(_) => 7,
         }
     }
 }

@@ -27,7 +27,8 @@ pub enum Dialect {
     /// Adds [`Query::Coordinates`], [`Command::UpdateCoordinate`], [`Query::PreparedQueries`],
     /// [`Query::PreparedQuery`], [`Query::ResolvePreparedQuery`] and [`Command::PreparedQuery`].
     Fifth,
-    /// Adds [`Query::Grants`].
+    /// Adds [`Query::Grants`], [`Query::Bindings`], [`Command::CreateBoundSession`],
+    /// [`Command::EndOfProcess`] and [`LossCause::ProcessExited`].
     Sixth,
 }
 
@@ -55,7 +56,8 @@ impl Dialect {
             Self::Second => 2,
             Self::Third => 4,
             Self::Fourth => 5,
-            Self::Fifth | Self::Sixth => 6,
+            Self::Fifth => 6,
+            Self::Sixth => 7,
         }
     }
 
@@ -70,7 +72,7 @@ impl Call {
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
     /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
-    /// there are no grants.
+    /// there are neither grants nor bound sessions.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -100,7 +102,7 @@ impl Call {
             }
             // The caller does not accept this answer either. Nothing was done.
             Self::Begin(id, Request::Propose(_, command))
-                if dialect < Dialect::Fifth && command.since() >= 6 =>
+                if command.since() > dialect.row_format().max(5) =>
             {
                 Cow::Owned(Self::Begin(*id, Request::Status))
             }
@@ -116,7 +118,7 @@ fn since(query: &Query) -> Dialect {
         | Query::PreparedQueries
         | Query::PreparedQuery(_)
         | Query::ResolvePreparedQuery(_) => Dialect::Fifth,
-        Query::Grants(_) => Dialect::Sixth,
+        Query::Grants(_) | Query::Bindings(_) => Dialect::Sixth,
         _ => Dialect::First,
     }
 }
@@ -125,14 +127,15 @@ impl Response {
     /// Converts the response for a peer that supports this version. Before [`Dialect::Second`] it
     /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
     /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
-    /// [`Dialect::Fourth`] its losses have no output of a check. A backup with rows that the peer
+    /// [`Dialect::Fourth`] its losses have no output of a check; before [`Dialect::Sixth`] the end
+    /// of a process is `Destroyed` too. A backup with rows that the peer
     /// does not support is denied.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
             Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
-                if dialect < Dialect::Fourth =>
+                if dialect < Dialect::Sixth =>
             {
                 let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
                 Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
@@ -152,8 +155,11 @@ fn loss_in(loss: Arc<Loss>, dialect: Dialect) -> Option<Arc<Loss>> {
     let cause = match &loss.cause {
         LossCause::KeyDeleted if dialect < Dialect::Third => return None,
         LossCause::GivenUp { .. } if dialect < Dialect::Second => LossCause::Destroyed,
-        // Called only for peers before `Dialect::Fourth`, none of which knows this cause.
-        LossCause::CheckFailed { check, .. } => LossCause::CheckCritical(check.clone()),
+        LossCause::CheckFailed { check, .. } if dialect < Dialect::Fourth => {
+            LossCause::CheckCritical(check.clone())
+        }
+        // Called only for peers before `Dialect::Sixth`, none of which knows this cause.
+        LossCause::ProcessExited { .. } => LossCause::Destroyed,
         _ => return Some(loss),
     };
     Some(Arc::new(Loss { cause, ..Arc::unwrap_or_clone(loss) }))
@@ -194,13 +200,17 @@ mod tests {
         let given_up = LossCause::GivenUp { silent_for: Duration::from_secs(3) };
         let failed = LossCause::CheckFailed { check: "web".into(), output: "refused".into() };
         let critical = LossCause::CheckCritical("web".into());
-        let all = answer(&[failed, given_up.clone(), LossCause::KeyDeleted]);
-        let expected: [(Dialect, &[LossCause]); 3] = [
-            (Dialect::Third, &[critical.clone(), given_up.clone(), LossCause::KeyDeleted]),
-            (Dialect::Second, &[critical.clone(), given_up]),
-            (Dialect::First, &[critical, LossCause::Destroyed]),
+        let exited = LossCause::ProcessExited { pid: 7 };
+        let all = answer(&[failed.clone(), given_up.clone(), LossCause::KeyDeleted, exited]);
+        let destroyed = LossCause::Destroyed;
+        let expected: [(Dialect, &[LossCause]); 5] = [
+            (Dialect::Fifth, &[failed.clone(), given_up.clone(), LossCause::KeyDeleted, destroyed.clone()]),
+            (Dialect::Fourth, &[failed, given_up.clone(), LossCause::KeyDeleted, destroyed.clone()]),
+            (Dialect::Third, &[critical.clone(), given_up.clone(), LossCause::KeyDeleted, destroyed.clone()]),
+            (Dialect::Second, &[critical.clone(), given_up, destroyed.clone()]),
+            (Dialect::First, &[critical, destroyed.clone(), destroyed]),
         ];
-        assert_eq!(all.clone().in_dialect(Dialect::Fourth), all);
+        assert_eq!(all.clone().in_dialect(Dialect::Sixth), all);
         for (dialect, causes) in expected {
             assert_eq!(all.clone().in_dialect(dialect), answer(causes), "{dialect:?}");
         }

@@ -22,6 +22,7 @@
 //! | 4 | other rules for names of nodes: those of restarting nodes pass to another node id, failed owners are forgotten, and restores keep the ids of living agents; nothing new is stored |
 //! | 5 | [`LossCause::CheckFailed`] |
 //! | 6 | [`Command::UpdateCoordinate`], [`Change::Coordinate`] and [`Table::Coordinates`]; [`Command::PreparedQuery`], [`Change::PreparedQuery`], [`Table::PreparedQueries`] and [`Refusal::PreparedQuery`] |
+//! | 7 | [`Command::CreateBoundSession`], [`Command::EndOfProcess`], [`Change::Binding`] and [`LossCause::ProcessExited`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -32,16 +33,19 @@
 //! [`Command::PreparedQuery`]: crate::command::Command::PreparedQuery
 //! [`Table::PreparedQueries`]: crate::change::Table::PreparedQueries
 //! [`Refusal::PreparedQuery`]: crate::reply::Refusal::PreparedQuery
+//! [`Command::CreateBoundSession`]: crate::command::Command::CreateBoundSession
+//! [`Command::EndOfProcess`]: crate::command::Command::EndOfProcess
+//! [`LossCause::ProcessExited`]: crate::record::LossCause::ProcessExited
 //!
-//! To add version 7:
+//! To add version 8:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 7 for a new command, which is not proposed before the cluster is at 7.
-//!    [`Stored::version`] returns 7 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v6` beside it, with a
-//!    `From<v6::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v6` and converts.
-//! 3. Set [`NEWEST`] to 7, and record the samples of version 7 beside the others, which stay.
+//!    returns 8 for a new command, which is not proposed before the cluster is at 8.
+//!    [`Stored::version`] returns 8 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v7` beside it, with a
+//!    `From<v7::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v7` and converts.
+//! 3. Set [`NEWEST`] to 8, and record the samples of version 8 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -53,7 +57,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 6;
+pub const NEWEST: u8 = 7;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,7 +3,9 @@
 use crate::command::{KvVerb, TxnOp};
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
 use crate::prepared_query::PreparedQuery;
-use crate::record::{Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, Service, Session};
+use crate::record::{
+    Agent, Check, CheckStatus, Coordinate, Entry, LockDelay, Loss, Node, ProcessBinding, Service, Session,
+};
 use crate::reply::{Reply, TxnError, TxnResult};
 use crate::wire;
 use serde::{Deserialize, Serialize};
@@ -80,6 +82,9 @@ pub enum Query {
     ResolvePreparedQuery(String),
     /// The newest grants of these locks. Since [`Dialect::Sixth`](crate::dialect::Dialect::Sixth).
     Grants(Vec<Key>),
+    /// The sessions of a node that are bound to processes, with these. Since
+    /// [`Dialect::Sixth`](crate::dialect::Dialect::Sixth).
+    Bindings(NodeName),
 }
 
 impl Query {
@@ -112,7 +117,8 @@ impl Query {
             | Self::PreparedQuery(_)
             | Self::ResolvePreparedQuery(_)
             // One small row for each key of the request.
-            | Self::Grants(_) => false,
+            | Self::Grants(_)
+            | Self::Bindings(_) => false,
         }
     }
 }
@@ -196,6 +202,8 @@ pub enum Rows {
     PreparedQueries(Vec<Arc<PreparedQuery>>),
     /// Grants, in the order of the requested keys.
     Grants(Vec<Grant>),
+    /// Bound sessions.
+    Bindings(Vec<(SessionId, ProcessBinding)>),
 }
 
 impl Rows {
@@ -216,6 +224,7 @@ impl Rows {
             Self::Coordinates(rows) => rows.len(),
             Self::PreparedQueries(rows) => rows.len(),
             Self::Grants(rows) => rows.len(),
+            Self::Bindings(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -255,6 +264,7 @@ impl Rows {
             Self::Coordinates(rows) => part(rows, limits, Self::Coordinates),
             Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
             Self::Grants(rows) => part(rows, limits, Self::Grants),
+            Self::Bindings(rows) => part(rows, limits, Self::Bindings),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

@@ -137,6 +137,20 @@ impl SessionSpec {
     }
 }
 
+/// The process whose end ends a session, as the kernel of its host knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessBinding {
+    /// Its id, as its host's agent sees it.
+    pub pid: u32,
+    /// Its start time in clock ticks since boot, as in `/proc/PID/stat`: it distinguishes the
+    /// process from a later one with the same id.
+    pub started_at: u64,
+    /// The id of that boot.
+    pub boot_id: [u8; 16],
+    /// Set if the session's lock-delay follows the end of the process too, as its creator asked.
+    pub keeps_lock_delay: bool,
+}
+
 /// A session: while it exists, its locks are held. It never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
@@ -685,6 +699,11 @@ pub enum LossCause {
         /// characters.
         output: String,
     },
+    /// The process that it was bound to has exited.
+    ProcessExited {
+        /// The process's id.
+        pid: u32,
+    },
 }
 
 impl LossCause {
@@ -704,6 +723,7 @@ impl LossCause {
             Self::NodeReaped => 9,
             Self::GivenUp { .. } => 10,
             Self::KeyDeleted => 11,
+            Self::ProcessExited { .. } => 12,
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Everything that is stored or replicated stays readable forever. `format/v1.txt`, and `v2.txt`,
-//! `v3.txt`, `v5.txt` and `v6.txt` for data that older versions cannot represent, have one encoded
+//! `v3.txt`, `v5.txt` to `v7.txt` for data that older versions cannot represent, have one encoded
 //! sample per line, in hexadecimal after its name. If a variant was removed, renamed or moved, or a
 //! struct was changed, the sample with that name fails. The newest version's samples must also
 //! encode to the same bytes, and every variant has one. `UPDATE_SAMPLES=1` adds missing samples and
@@ -16,14 +16,15 @@ use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Returns the samples of all versions, by name.
-fn recorded() -> BTreeMap<String, String> {
+/// Returns the samples of all versions with their names. Two versions may have the same one.
+fn recorded() -> Vec<(String, String)> {
     let texts = [
         include_str!("format/v1.txt"),
         include_str!("format/v2.txt"),
         include_str!("format/v3.txt"),
         include_str!("format/v5.txt"),
         include_str!("format/v6.txt"),
+        include_str!("format/v7.txt"),
     ];
     let lines = texts.into_iter().flat_map(str::lines).filter(|line| !line.starts_with('#'));
     let pairs = lines.map(|line| line.split_once(' ').expect("a line is a name and its bytes"));
@@ -101,9 +102,15 @@ fn recorded_samples_reencode_identically() {
 #[test]
 fn current_encoding_is_recorded() {
     let recorded = recorded();
+    let stem = |name: &str| name.rsplit_once('/').map(|(stem, _)| stem.to_owned());
+    // Of older versions one of each name: which ones are drawn changes with every new variant.
+    let is_recorded = |name: &str, bytes: &[u8]| match bytes[0] {
+        format::NEWEST => recorded.iter().any(|(_, known)| *known == hex(bytes)),
+        _ => recorded.iter().any(|(known, _)| stem(known) == stem(name)),
+    };
     let missing: Vec<(u8, String)> = current()
         .into_iter()
-        .filter(|(_, bytes)| !recorded.values().any(|known| *known == hex(bytes)))
+        .filter(|(name, bytes)| !is_recorded(name, bytes))
         .map(|(name, bytes)| (bytes[0], format!("{name} {}\n", hex(&bytes))))
         .collect();
     if std::env::var_os("UPDATE_SAMPLES").is_none() {

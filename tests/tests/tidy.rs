@@ -20,16 +20,16 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_340, 900)),
+    ("protocol", most(3_370, 910)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(14_600, 14_010)),
+    ("server/core", most(14_710, 14_160)),
     ("server", most(9_230, 4_740)),
-    ("agent/client", most(6_580, 3_240)),
-    ("agent/core", most(9_970, 7_380)),
-    ("agent", most(14_300, 9_030)),
+    ("agent/client", most(6_600, 3_240)),
+    ("agent/core", most(10_070, 7_440)),
+    ("agent", most(14_680, 9_200)),
     ("agent/cli", most(10_760, 3_880)),
     ("agent/migrate", most(3_180, 1_450)),
-    ("tests", most(0, 39_770)),
+    ("tests", most(0, 40_050)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 

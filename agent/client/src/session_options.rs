@@ -126,6 +126,9 @@ pub struct SessionOptions {
     /// The maximum time that the node may be unreachable, if the session depends on the node's own
     /// health; `None` for the agent's default.
     pub health_window: Option<HealthWindow>,
+    /// Set to end the session within milliseconds when this process dies. Its locks then pass on
+    /// without lock-delay, unless one is set. Only over the agent's Unix socket.
+    pub bind_process: bool,
 }
 
 impl Default for SessionOptions {
@@ -137,6 +140,7 @@ impl Default for SessionOptions {
             delete_keys: false,
             node_checks: None,
             health_window: None,
+            bind_process: false,
         }
     }
 }
@@ -175,6 +179,12 @@ impl SessionOptions {
     #[must_use]
     pub fn health_window(self, window: impl Into<Option<HealthWindow>>) -> Self {
         Self { health_window: window.into(), ..self }
+    }
+
+    /// Sets if the session ends with this process: see [`Self::bind_process`].
+    #[must_use]
+    pub fn bind_process(self, bind_process: bool) -> Self {
+        Self { bind_process, ..self }
     }
 
     /// Checks the options. A session without a TTL could never be relied on. A session whose TTL is
@@ -235,6 +245,7 @@ impl SessionOptions {
             behavior: Some(if self.delete_keys { "delete" } else { "release" }.into()),
             node_checks: self.node_checks.clone(),
             health_window: self.health_window.map(|window| window.as_str().into()),
+            bind_process: self.bind_process.then_some(true),
             ..NewSession::default()
         }
     }

@@ -15,6 +15,7 @@
 //! | `leader_tracker/` | leader discovery: leader, home server, servers to ask and dial; the identity of servers, compared before their statements count |
 //! | `servers.rs` | configured and learned servers |
 //! | `lease.rs`, `session_events.rs`, `session_watch.rs` | the node's lease; the resulting state of sessions, as reported to guards; when a followed session is read and ended |
+//! | `bound_sessions.rs` | sessions that end with a process of this host |
 //! | `handover.rs` | which guards still rely on the announced restart of an earlier process |
 //! | `admission.rs` | whether the servers accept this agent |
 //! | `event_log.rs`, `event_filter.rs` | received user events, and their filters |
@@ -29,6 +30,7 @@
 //! | `request_ids.rs` | one id for all attempts of a command |
 
 pub mod admission;
+pub mod bound_sessions;
 pub mod cluster;
 pub mod definitions;
 pub mod event_filter;

@@ -149,6 +149,8 @@ sections! {
         default_health_window: WindowWord = WindowWord(HealthWindow::Default);
         /// The maximum number of sessions that guards follow here at a time.
         max_watched: usize = 16_384, in 1..=1_000_000;
+        /// The maximum number of sessions that are bound to processes of this host.
+        max_bound: usize = 1_024, in 0..=100_000;
     }
 
     /// The connection to the quorum.

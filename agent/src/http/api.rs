@@ -3,6 +3,7 @@
 use super::audit::Audit;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
+use crate::bound_sessions::BoundSessions;
 use crate::config::{HostPattern, HttpConfig, Scripts};
 use crate::events::Events;
 use crate::metrics::Intervals;
@@ -40,6 +41,8 @@ pub struct HttpLimits {
     pub default_health_window: HealthWindow,
     /// The maximum number of sessions followed at a time.
     pub max_watched_sessions: usize,
+    /// The maximum number of sessions bound to processes at a time.
+    pub max_bound_sessions: usize,
     /// The minimum size of a response that is compressed; 0 for no compression.
     pub compress_min_bytes: usize,
     /// The maximum number of monitors of the log at a time.
@@ -82,6 +85,7 @@ impl Default for HttpLimits {
             default_query_time: Duration::from_secs(300),
             default_health_window: HealthWindow::Default,
             max_watched_sessions: 16_384,
+            max_bound_sessions: 1_024,
             compress_min_bytes: 1400,
             max_monitors: 8,
             max_query_time: Duration::from_secs(600),
@@ -137,6 +141,8 @@ pub struct Access {
 pub struct Feeds {
     /// The sessions that guards follow.
     pub session_watches: Arc<SessionWatches>,
+    /// The sessions that end with processes.
+    pub bound_sessions: Arc<BoundSessions>,
     /// The clients that read the log.
     pub monitors: Arc<Monitors>,
     /// The metrics of the last interval.
@@ -184,7 +190,8 @@ impl Feeds {
     pub fn new(upstream: &Upstream, limits: &HttpLimits, events: Arc<Events>) -> Self {
         let (node, most) = (events.node.clone(), limits.max_watched_sessions);
         Self {
-            session_watches: SessionWatches::new(upstream.clone(), node, most),
+            session_watches: SessionWatches::new(upstream.clone(), node.clone(), most),
+            bound_sessions: BoundSessions::start(upstream.clone(), node, limits.max_bound_sessions),
             monitors: Arc::new(Monitors::new(limits.max_monitors)),
             intervals: Arc::default(),
             events,
@@ -194,6 +201,7 @@ impl Feeds {
     /// Ends every stream and poll.
     pub fn stop(&self) {
         self.session_watches.stop();
+        self.bound_sessions.stop();
         self.events.stop();
         self.monitors.stop();
     }

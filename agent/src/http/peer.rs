@@ -1,7 +1,10 @@
 //! The client at the other end of a connection, as the system reports it.
 
+use crate::process::SocketClient;
+use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// A client.
@@ -13,6 +16,8 @@ pub enum Peer {
         uid: Option<u32>,
         /// Its process id at that time. It may have exited since.
         pid: Option<i32>,
+        /// The time since boot at which its connection was accepted.
+        accepted_at: Duration,
     },
     /// Any client over TCP.
     Tcp(SocketAddr),
@@ -25,6 +30,7 @@ impl Peer {
         Self::Unix {
             uid: credentials.map(|credentials| credentials.uid()),
             pid: credentials.and_then(|credentials| credentials.pid()),
+            accepted_at: since_boot(),
         }
     }
 
@@ -52,6 +58,12 @@ impl Peer {
         }
     }
 
+    /// Returns the client on the Unix socket.
+    pub(super) fn socket_client(self) -> Option<SocketClient> {
+        let Self::Unix { uid, pid, accepted_at } = self else { return None };
+        Some(SocketClient { pid: pid.and_then(|pid| u32::try_from(pid).ok()), user: uid, accepted_at })
+    }
+
     /// Returns the process, on the Unix socket.
     pub(super) fn pid(self) -> Option<i32> {
         match self {
@@ -59,6 +71,11 @@ impl Peer {
             Self::Tcp(_) => None,
         }
     }
+}
+
+/// Returns the time since boot, suspended time included: the clock of processes' start times.
+fn since_boot() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
 impl fmt::Display for Peer {

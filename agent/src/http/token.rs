@@ -105,6 +105,7 @@ pub(super) fn is_sent(headers: &HeaderMap, params: &Params<'_>) -> bool {
 mod tests {
     use super::*;
     use crate::go::query;
+    use std::time::Duration;
 
     fn tcp(address: &str) -> Peer {
         Peer::Tcp(address.parse().expect("an address"))
@@ -113,7 +114,7 @@ mod tests {
     #[test]
     fn each_client_warned_once() {
         let tokens = Tokens::default();
-        let user = |uid, pid| Peer::Unix { uid: Some(uid), pid: Some(pid) };
+        let user = |uid, pid| Peer::Unix { uid: Some(uid), pid: Some(pid), accepted_at: Duration::ZERO };
         for (peer, expected) in [
             (tcp("10.0.0.1:4711"), Warning::First),
             (tcp("10.0.0.1:4712"), Warning::None),

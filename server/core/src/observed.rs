@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// Label values for the causes of lost sessions, by [`LossCause::category`].
-pub const LOSS_CAUSES: [&str; 12] = [
+pub const LOSS_CAUSES: [&str; 13] = [
     "destroyed",
     "ttl_expired",
     "check_critical",
@@ -26,6 +26,7 @@ pub const LOSS_CAUSES: [&str; 12] = [
     "node_reaped",
     "given_up",
     "key_deleted",
+    "process_exited",
 ];
 
 /// Label values for the outcomes of mesh agents' suspicions, in the order of [`Suspicion`].
@@ -232,6 +233,7 @@ mod tests {
             (LossCause::NodeReaped, "node_reaped"),
             (LossCause::GivenUp { silent_for: Duration::ZERO }, "given_up"),
             (LossCause::KeyDeleted, "key_deleted"),
+            (LossCause::ProcessExited { pid: 1 }, "process_exited"),
         ] {
             assert_eq!(LOSS_CAUSES[usize::from(cause.category())], label);
         }

@@ -19,8 +19,8 @@ use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::prepared_query::{PreparedQuery, QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
-    Behavior, Coordinate, Entry, Finite, Lock, LockDelay, Loss, LossCause, NewServer, Node, SessionSpec,
-    Waiter,
+    Behavior, Coordinate, Entry, Finite, Lock, LockDelay, Loss, LossCause, NewServer, Node, ProcessBinding,
+    SessionSpec, Waiter,
 };
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -372,6 +372,8 @@ fn broken_rows_are_found_out() {
         (Change::NodeIndex(node, None), "no two nodes"),
         (Change::Coordinate("n9".into(), Some(Arc::default())), "coordinate is of a registered node"),
         (Change::TableIndex(Table::Sessions, LogIndex(0)), "a session never changes"),
+        (binding("n1", "s9"), "of a session that lives"),
+        (binding("n9", "s1"), "of a session that lives"),
         (Change::LastAgent(AgentNumber(0)), "replies are kept"),
         (query(1, "q", Some("s9")), "its session lives"),
     ];
@@ -382,6 +384,11 @@ fn broken_rows_are_found_out() {
         let found = sentence(vec![row.clone()]);
         assert!(found.contains(words), "{row:?}: {found}");
     }
+}
+
+fn binding(node: &str, id: &str) -> Change {
+    let binding = ProcessBinding { pid: 7, started_at: 100, boot_id: [1; 16], keeps_lock_delay: false };
+    Change::Binding(node.into(), session(id), Some(binding))
 }
 
 fn query(number: u8, name: &str, bound_to: Option<&str>) -> Change {

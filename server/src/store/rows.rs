@@ -70,6 +70,8 @@ enum RowName<'a> {
     Uuid(&'a [u8; 16]),
     Text(&'a str),
     Texts(&'a str, &'a str),
+    /// A UUID, behind a name that may contain any byte.
+    Of(&'a str, &'a [u8; 16]),
     InQueue(&'a str, LogIndex),
     Number(u64),
     Numbers(u64, u64),
@@ -113,6 +115,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::GossipKey(_) => (b'j', RowName::Only, true),
         Change::Coordinate(node, row) => (b'C', RowName::Text(node.as_str()), row.is_some()),
         Change::PreparedQuery(id, row) => (b'A', RowName::Uuid(id.as_bytes()), row.is_some()),
+        Change::Binding(node, id, row) => (b'B', RowName::Of(node.as_str(), id.as_bytes()), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))
@@ -126,6 +129,11 @@ impl RowAddress<'_> {
             RowName::Uuid(bytes) => RowKey([&[*kind], &bytes[..]].concat()),
             RowName::Text(name) => named(*kind, name),
             RowName::Texts(first, second) => paired(*kind, first, second),
+            RowName::Of(name, id) => {
+                let mut key = named(*kind, name);
+                key.0.extend_from_slice(&id[..]);
+                key
+            }
             RowName::InQueue(key, queue_position) => in_queue(*kind, key, *queue_position),
             RowName::Number(number) => numbered(*kind, &[*number]),
             RowName::Numbers(first, second) => numbered(*kind, &[*first, *second]),

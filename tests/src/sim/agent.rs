@@ -7,6 +7,7 @@
 //! [`super::checks`].
 
 use super::another_cluster;
+use super::bound_sessions::HostProcesses;
 use super::challenges::{Challenger, port};
 use super::checks::AgentChecks;
 use super::client::{Client, Wish};
@@ -70,7 +71,7 @@ pub struct Agent {
     /// The maximum pause after each batch of input.
     pub(super) slowness: Duration,
     /// The number of boots of its host.
-    boots: u32,
+    pub(super) boots: u32,
     /// The number of data folders that it lost: each had another node id.
     pub(super) folders_lost: u32,
     /// The number of logged registration failures with a new reason.
@@ -113,6 +114,8 @@ pub struct Agent {
     pub(super) watches: SessionWatches,
     /// In its folder: the guards that the last process left.
     pub(super) handover_file: HandoverFile,
+    /// The processes of its host that sessions are bound to.
+    pub(super) processes: HostProcesses,
     /// Its health checks.
     pub(super) checks: AgentChecks,
     /// Its part in the mesh.
@@ -155,6 +158,7 @@ impl Agent {
             guards: Guards::begin(stage, place, clock),
             watches: SessionWatches::default(),
             handover_file: HandoverFile::Absent,
+            processes: HostProcesses::default(),
             checks: AgentChecks::default(),
             member: Member::default(),
         };
@@ -173,6 +177,7 @@ impl Agent {
             self.think(stage, task);
         }
         self.begin_checks(stage);
+        self.begin_bound_sessions(stage);
     }
 
     /// Returns its counters since the start.
@@ -203,6 +208,7 @@ impl Agent {
         self.boots += 1;
         self.clock = Clock::start(stage.now, clock_rate(stage));
         self.checks.host_dies();
+        self.processes.host_dies();
         for guard in self.guards.numbers() {
             let event = GuardEvent::HostDies(self.clock, downtime);
             stage.after(Duration::ZERO, Event::Guard(self.place, guard, event));
@@ -585,6 +591,9 @@ impl Agent {
             return;
         }
         if self.checks_heard(stage, judge, token, &answer) || self.taken_over(stage, token, &answer) {
+            return;
+        }
+        if self.bound_heard(stage, token, &answer) {
             return;
         }
         if self.farewell == Some(token) {

@@ -136,6 +136,7 @@ impl World {
         wrong.extend(self.with_another_key(process.core().replica().state().gossip_key()));
         let state = process.core().replica().state();
         wrong.extend(self.agents.iter().flat_map(|agent| agent.unsynchronized(state)));
+        wrong.extend(self.agents.iter().flat_map(|agent| agent.processes.left_behind(state)));
         wrong.extend(self.unfound());
         wrong.extend(self.unseen());
         wrong

@@ -4,7 +4,7 @@
 //!   supervisor has run for [`LATENESS`], every process of the command was sent SIGKILL.
 //! - **I11.** A hold whose command has ended is released: the release is requested within
 //!   [`RELEASE_LIMIT`] while the supervisor runs, or [`LOSS_FAREWELL_TIMEOUT`] later if the guard
-//!   has killed the command and stands still since, and takes effect within that time when agent and
+//!   has killed the command and stands still since. It takes effect within that time when agent and
 //!   quorum have had no fault for long, and nothing was lost between them for that time and
 //!   [`NOTICE_TIMEOUT`]. It is not requested while a process of the command is alive, unless the
 //!   deadline has passed or another client took the lock away.
@@ -120,11 +120,12 @@ impl Job {
         let killed =
             self.record.guard_killed.and_then(|at| Some(now.since(at).min(self.guard.has_run(now)?)));
         // A supervisor leaves the reason of the loss to a guard that has killed the command.
-        let patience = if killed.is_some() { LOSS_FAREWELL_TIMEOUT } else { Duration::ZERO };
+        let farewell =
+            if self.record.guard_killed.is_some() { LOSS_FAREWELL_TIMEOUT } else { Duration::ZERO };
         let is_late =
             |runs_for: Option<Duration>, limit| runs_for.is_some_and(|time| gone_for.min(time) > limit);
         let is_late =
-            is_late(self.supervisor.has_run(now), patience + RELEASE_LIMIT) || is_late(killed, RELEASE_LIMIT);
+            is_late(self.supervisor.has_run(now), farewell + RELEASE_LIMIT) || is_late(killed, RELEASE_LIMIT);
         (is_late && !self.record.end_requested)
             .then(|| format!("{} is not released, although its command ended {gone_for:?} ago", self.key))
     }

@@ -59,6 +59,8 @@ marks! {
     ClusterRefused: "an agent rejected a server of another cluster",
     AgentRestart: "an agent restarted",
     RestartAnnounced: "a terminating agent announced its restart to the servers",
+    EndedWithProcess: "a session ended because its process had exited",
+    ProcessTakenUp: "an agent's next process took up the watch over a process",
     RestartTakenOver: "a process ended its predecessor's announced restart, because all guards relied on it",
     AgentEnded: "an agent shut down cleanly and had answered every call",
     FolderLost: "an agent lost its data folder and came back with another node ID",

@@ -26,6 +26,7 @@
 //! | `guard_promises` | other guarantees of the client library |
 //! | `guard_command`, `supervised` | commands under the holds of guards; their guard and supervisor |
 //! | `command`, `command_promises` | the processes of a command; its guarantees (I10, I11) |
+//! | `bound_sessions` | sessions that end with processes of an agent's host |
 //! | `session_watches` | session events that an agent reports to guards |
 //! | `checks`, `applications` | services and checks of an agent; the applications that report to it |
 //! | `findings` | the status that each check must have |
@@ -48,6 +49,7 @@ mod agent_faults;
 mod another_cluster;
 mod applications;
 pub mod archivist;
+pub mod bound_sessions;
 mod bounds;
 pub mod calm;
 pub mod cataloguer;

@@ -1,5 +1,6 @@
 //! Logs and counts of events: elections, grants, session ends, retries.
 
+use super::held::place_of;
 use super::history::Past;
 use super::marks::Mark;
 use super::process::Given;
@@ -145,6 +146,13 @@ impl World {
                     | LossCause::NodeReaped
                     | LossCause::GivenUp { .. }
                     | LossCause::KeyDeleted => {}
+                    LossCause::ProcessExited { pid } => {
+                        let place = place_of(&loss.node);
+                        if place.is_some_and(|place| self.agents[place].processes.runs(pid)) {
+                            let what = format!("session {} ended, but its process {pid} lives", loss.session);
+                            self.judge.object("bound_sessions", what);
+                        }
+                    }
                 }
             }
             Change::Cleared => {

@@ -286,6 +286,8 @@ pub struct ClientPlan {
     pub has_checks: bool,
     /// `true` if some clients write prepared queries, what those look up, and read both.
     pub has_queries: bool,
+    /// `true` if processes of the agents' hosts bind sessions.
+    pub binds_processes: bool,
     /// `true` if agents are also configured with a server of another cluster.
     pub lists_another_cluster: bool,
     /// `true` if some clients make backups and restore them.
@@ -351,6 +353,7 @@ impl Plan {
         plan.clients.rewrites_health = Draw::new(!draw.clone().bits()).once_in(8);
         // They leave the seeds that once found something (`.ci/run`) as they were.
         plan.clients.has_queries = Draw::new(draw.clone().bits().rotate_left(43)).once_in(3);
+        plan.clients.binds_processes = Draw::new(draw.clone().bits().rotate_left(27)).once_in(3);
         if Draw::new(draw.clone().bits().rotate_left(33)).once_in(8) {
             plan.clients.readers = MANY_READERS;
         }
@@ -588,6 +591,7 @@ impl ClientPlan {
             rewrites_health: false,
             has_checks: false,
             has_queries: false,
+            binds_processes: false,
             lists_another_cluster: false,
             archives: draw.once_in(3),
             locks: draw.within(1, 4),

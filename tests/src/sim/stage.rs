@@ -1,6 +1,7 @@
 //! State shared by all parts of the simulation: time, the event queue, randomness, the network, the
 //! chronicle.
 
+use super::bound_sessions::BoundEvent;
 use super::challenges::Question;
 use super::checks::CheckTimer;
 use super::chronicle::{Chronicle, Detail};
@@ -60,6 +61,10 @@ pub enum Event {
     GuardAct(usize, usize, Box<Act>),
     /// A timer of an agent's session watch: the agent, its life number, the session.
     SessionWatch(usize, u64, SessionId, WatchTimer),
+    /// An event of an agent's bound sessions: the agent, its life number.
+    Bound(usize, u64, BoundEvent),
+    /// A process of a host dies: its agent, its id.
+    ProcessDies(usize, u32),
     /// A timer of an agent's checks: the agent, its life number.
     Checks(usize, u64, CheckTimer),
     /// A client wakes up: the agent, its life number, the task.
@@ -133,6 +138,7 @@ impl Event {
             | Self::HandBack(agent, ..)
             | Self::GuardAct(agent, ..)
             | Self::SessionWatch(agent, ..)
+            | Self::Bound(agent, ..)
             | Self::Checks(agent, ..)
             | Self::Connection(agent, ..)
             | Self::Retransmit(agent, ..)

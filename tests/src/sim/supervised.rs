@@ -369,8 +369,8 @@ impl Job {
         let was_decided = (self.has_begun && self.start_is_known()) || self.supervisor.is_dead;
         if self.record.gone_since.is_none() && was_decided && !self.tree.is_alive() {
             self.record.gone_since = Some(stage.now);
-            for patience in [Duration::ZERO, LOSS_FAREWELL_TIMEOUT] {
-                self.after(stage, patience + RELEASE_LIMIT + CHECK_DELAY, CommandEvent::Look);
+            for farewell in [Duration::ZERO, LOSS_FAREWELL_TIMEOUT] {
+                self.after(stage, farewell + RELEASE_LIMIT + CHECK_DELAY, CommandEvent::Look);
             }
         }
         std::mem::take(&mut self.effects)

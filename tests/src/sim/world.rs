@@ -144,9 +144,8 @@ impl World {
             Event::GuardAct(agent, guard, act) => {
                 self.agents[agent].guard_acts(&mut self.stage, &mut self.judge, guard, *act);
             }
-            Event::SessionWatch(agent, life, session, timer) => {
-                let agent = &mut self.agents[agent];
-                agent.session_timer_fired(&mut self.stage, &mut self.judge, (life, session), timer);
+            event @ (Event::SessionWatch(..) | Event::Bound(..) | Event::ProcessDies(..)) => {
+                self.session_event(event);
             }
             Event::Checks(agent, life, timer) => self.check_timer(agent, life, timer),
             Event::Think(agent, life, task) => {

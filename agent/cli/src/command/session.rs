@@ -93,6 +93,9 @@ struct CreateArgs {
     /// Depend on no node check
     #[arg(long, conflicts_with = "node_checks")]
     no_node_checks: bool,
+    /// Process of this user that ends the session when it exits, without lock-delay by default
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
     /// Print the JSON of the agent's API
     #[arg(long)]
     json: bool,
@@ -154,8 +157,9 @@ fn new_session(args: CreateArgs) -> NewSession {
         // An empty list means no check, a missing list the default.
         node_checks: (args.no_node_checks || !args.node_checks.is_empty()).then_some(args.node_checks),
         service_checks: (!service_checks.is_empty()).then_some(service_checks),
-        checks: None,
         health_window: args.window.map(|window| window.as_str().into()),
+        pid: args.pid,
+        ..NewSession::default()
     }
 }
 

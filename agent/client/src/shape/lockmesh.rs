@@ -69,6 +69,9 @@ pub struct Loss {
     /// since the last acknowledged renewal. A Go duration.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub silent_for: String,
+    /// The process of a session that ended with it.
+    #[serde(rename = "PID", skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
     /// The first 64 keys that it held, in ascending order.
     #[serde(deserialize_with = "null_as_default")]
     pub keys: Vec<LostKey>,
@@ -78,7 +81,7 @@ pub struct Loss {
 
 impl Loss {
     /// All causes.
-    pub const CAUSES: [&'static str; 12] = [
+    pub const CAUSES: [&'static str; 13] = [
         "destroyed",
         "ttl-expired",
         "check-critical",
@@ -91,6 +94,7 @@ impl Loss {
         "node-reaped",
         "given-up",
         "key-deleted",
+        "process-exited",
     ];
 
     /// Returns the cause with its details, such as `check-critical (web: connection refused)` or
@@ -107,6 +111,7 @@ impl Loss {
             known(silence, self.silent_for.clone()),
             known("window ", self.health_window.clone()),
             known("confirmed by ", self.confirmed_by.join(", ")),
+            self.pid.map(|pid| format!("process {pid}")),
         ];
         let details: Vec<String> = details.into_iter().flatten().collect();
         match details.is_empty() {

@@ -87,6 +87,13 @@ pub struct NewSession {
     /// agents ignore it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_window: Option<String>,
+    /// Set if the session ends with the client's process, on the Unix socket only. Consul's agents
+    /// ignore it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind_process: Option<bool>,
+    /// The process of the same user that ends the session, as `bind_process`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 /// The state of a session, returned by `GET /v1/session/events/<id>` of its own node's agent: the

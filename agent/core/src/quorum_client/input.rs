@@ -118,6 +118,8 @@ pub enum EndReason {
     /// The client gave the session up, for a reason that this agent cannot confirm: the session is
     /// recorded as destroyed. Answered at once.
     Unconfirmed,
+    /// The process of a bound session has exited. The caller waits for the outcome.
+    ProcessExited,
 }
 
 /// The reason why a connection ended.

@@ -84,7 +84,7 @@ impl SessionEnds {
             return cx.reply(token, Err(Unavailable::Overloaded(what)));
         }
         let silent_for = match reason {
-            EndReason::Closed | EndReason::Unconfirmed => None,
+            EndReason::Closed | EndReason::Unconfirmed | EndReason::ProcessExited => None,
             EndReason::Confirmed(silent_for) => Some(silent_for),
             EndReason::GivenUp(claimed) => {
                 // In whole milliseconds.
@@ -96,6 +96,7 @@ impl SessionEnds {
         if !is_known {
             let command = match silent_for {
                 Some(silent_for) => Command::GiveUpSession { session, silent_for },
+                None if reason == EndReason::ProcessExited => Command::EndOfProcess(session),
                 None => Command::DestroySession(session),
             };
             requests.propose(Owner::SessionEnd(session), command, cx);
@@ -103,7 +104,7 @@ impl SessionEnds {
         let end = SessionEnd { silent_for, callers: Vec::new() };
         let end = self.under_way.entry(session).or_insert(end);
         match reason {
-            EndReason::Closed => end.callers.push(token),
+            EndReason::Closed | EndReason::ProcessExited => end.callers.push(token),
             EndReason::GivenUp(_) | EndReason::Confirmed(_) | EndReason::Unconfirmed => {
                 cx.reply(token, Ok(Answered::Response(Response::Done)));
             }

@@ -6,8 +6,10 @@ use super::super::call::{Call, check_datacenter};
 use super::super::listing::Piece;
 use super::super::shapes;
 use super::membership::DETAILS_TIMEOUT;
+use crate::bound_sessions::{BindError, WantedProcess};
 use crate::go::duration::{self, clamped};
 use crate::go::json::{JsonError, Object, first_value};
+use crate::metrics::LIMITS;
 use crate::upstream::calls::{EndSession, Renew};
 use http::Response;
 use lockmesh_agent_core::quorum_client::EndReason;
@@ -55,6 +57,10 @@ pub struct Draft {
     pub health_window: String,
     /// Empty for the agent's own.
     pub datacenter: String,
+    /// The process that ends the session.
+    pub process: Option<WantedProcess>,
+    /// Set if the client named the lock-delay.
+    pub names_lock_delay: bool,
 }
 
 impl Default for Draft {
@@ -70,6 +76,8 @@ impl Default for Draft {
             service_checks: None,
             health_window: String::new(),
             datacenter: String::new(),
+            process: None,
+            names_lock_delay: false,
         }
     }
 }
@@ -96,6 +104,17 @@ pub fn parse_body(body: &[u8]) -> Result<Draft, JsonError> {
         service_checks: parse_service_checks(&object)?,
         health_window: object.string("HealthWindow")?.into(),
         datacenter: object.string("Datacenter")?.into(),
+        process: parse_process(&object)?,
+        names_lock_delay: object.value("LockDelay").is_some(),
+    })
+}
+
+/// Returns the process that ends the session. A named one comes before the client's own.
+fn parse_process(object: &Object<'_>) -> Result<Option<WantedProcess>, JsonError> {
+    let named = u32::try_from(object.u64("Pid")?).map_err(|error| JsonError::Value(error.to_string()))?;
+    Ok(match named {
+        0 => object.bool("BindProcess")?.then_some(WantedProcess::Client),
+        pid => Some(WantedProcess::Named(pid)),
     })
 }
 
@@ -155,11 +174,26 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
     let draft =
         parse_body(&body).map_err(|error| Failure::bad_request(format!("Request decode failed: {error}")))?;
     check_datacenter(call.api, &draft.datacenter)?;
+    let (process, keeps_lock_delay) = (draft.process, draft.names_lock_delay);
     let mut session = judged(call, draft)?;
+    let bound_sessions = &call.api.feeds.bound_sessions;
+    // Before the session exists: there is no moment at which nobody watches the process.
+    let client = call.peer.socket_client();
+    let mut bound = process.map(|wanted| bound_sessions.watch(client, &session.node, wanted)).transpose()?;
     for _ in 0..ID_DRAWS {
-        let applied = call.propose(Command::CreateSession(session.clone())).await?;
+        let command = match &bound {
+            None => Command::CreateSession(session.clone()),
+            Some(process) => {
+                let binding = bound_sessions.binding(process, keeps_lock_delay);
+                Command::CreateBoundSession(session.clone(), binding)
+            }
+        };
+        let applied = call.propose(command).await?;
         match applied.reply {
             Reply::Session(id) => {
+                if let Some(process) = bound.take() {
+                    bound_sessions.created(id, applied.index, process);
+                }
                 let created = shape::session::Created { id: id.to_string() };
                 let response = answer::with_write_index(answer::json(&created, call.layout()), applied.index);
                 return Ok(answer::with_health_window(response, session.health_window));
@@ -172,6 +206,16 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
         }
     }
     Err(Failure::not_done("no free session id was found: the random source of this machine repeats itself"))
+}
+
+impl From<BindError> for Failure {
+    fn from(error: BindError) -> Self {
+        if matches!(error, BindError::Full(_)) {
+            LIMITS.with_label_values(&["bound_sessions"]).inc();
+            return Self::not_done(error.to_string());
+        }
+        Self::bad_request(error.to_string())
+    }
 }
 
 /// Validates the fields that only the creator can have wrong; the state validates the rest.

@@ -3,6 +3,7 @@
 
 mod agent;
 mod bad_input;
+mod bound_sessions;
 mod catalog;
 mod checks;
 mod connections;
@@ -62,7 +63,7 @@ const NODE_ID: &str = "40e4a748-2192-161a-0510-9bf59fe950b5";
 const SERVER_ADDRESS: &str = "127.0.0.1:8300";
 
 /// A client on the Unix socket.
-const LOCAL: Peer = Peer::Unix { uid: Some(1000), pid: Some(7) };
+const LOCAL: Peer = Peer::Unix { uid: Some(1000), pid: Some(7), accepted_at: Duration::ZERO };
 
 /// A quorum of one, without a log, a disk or a network.
 #[derive(Debug)]
@@ -137,8 +138,12 @@ impl Quorum {
     }
 
     async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {
-        self.waiting.send_modify(|waiting| *waiting += 1);
-        let _parked = Parked(&self.waiting);
+        // The agent's own read of the bound sessions is not one of a client.
+        let is_of_a_client = !matches!(query, Query::Bindings(_));
+        let _parked = is_of_a_client.then(|| {
+            self.waiting.send_modify(|waiting| *waiting += 1);
+            Parked(&self.waiting)
+        });
         let mut news = self.news.subscribe();
         let end = tokio::time::Instant::now() + blocking.wait;
         loop {
@@ -294,6 +299,7 @@ impl Quorum {
 fn end(session: SessionId, reason: EndReason) -> Command {
     match reason {
         EndReason::Closed | EndReason::Unconfirmed => Command::DestroySession(session),
+        EndReason::ProcessExited => Command::EndOfProcess(session),
         EndReason::Confirmed(silent_for) => Command::GiveUpSession { session, silent_for },
         EndReason::GivenUp(silent_for) => {
             Command::GiveUpSession { session, silent_for: silent_for.unwrap_or_default() }

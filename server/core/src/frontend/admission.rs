@@ -5,7 +5,7 @@ use super::actions::AnswerKind;
 use super::stalls::{WriteHealth, has_other_voters};
 use crate::core::Core;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::RequestId;
+use lockmesh_protocol::id::{NodeName, RequestId};
 use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
@@ -14,6 +14,9 @@ use lockmesh_protocol::rpc::{Request, Unavailable};
 /// The maximum number of operations in a transaction; an agent that enforces its own limit never
 /// exceeds it.
 pub(super) const MAX_TXN_OPERATIONS: usize = 128;
+
+/// The maximum number of keys whose grants are read at once.
+const MAX_GRANTS: usize = 64;
 
 /// Returns the reason why this peer may not send this request. A certificate represents one node,
 /// so it registers no other; a command that could be repeated unnoticed is never accepted.
@@ -77,6 +80,9 @@ impl From<Unavailable> for Refusal {
 pub(super) fn check_read(query: &Query) -> Result<(), Unavailable> {
     match query {
         Query::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS => Err(too_many_operations()),
+        Query::Grants(keys) if keys.len() > MAX_GRANTS => {
+            Err(Unavailable::Denied(format!("the grants of at most {MAX_GRANTS} keys are read at once")))
+        }
         _ => Ok(()),
     }
 }
@@ -108,6 +114,10 @@ pub(super) fn check_proposal(
         && lease.agent != id.agent
     {
         return Err(Unavailable::Denied("this lease is another agent's".into()));
+    }
+    // Only its own agent can see a process.
+    if process_host(core, command).is_some_and(|node| node.folded() != peer.node.folded()) {
+        return Err(Unavailable::Denied("this session is bound to a process of another node".into()));
     }
     // In the log it would occupy every server at once.
     if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
@@ -169,7 +179,9 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::EndRestart { .. }
         | Command::RotateGossipKey { .. }
         | Command::UpdateCoordinate { .. }
-        | Command::PreparedQuery(_) => false,
+        | Command::PreparedQuery(_)
+        | Command::CreateBoundSession(..)
+        | Command::EndOfProcess(_) => false,
     }
 }
 
@@ -181,6 +193,15 @@ fn lease_of(command: &Command) -> Option<LeaseId> {
         Command::EndRestart { agent, announced_at: began, .. } => {
             Some(LeaseId { agent: *agent, began: *began })
         }
+        _ => None,
+    }
+}
+
+/// Returns the node of the process that a command is about.
+fn process_host<'a>(core: &'a Core, command: &'a Command) -> Option<&'a NodeName> {
+    match command {
+        Command::CreateBoundSession(session, _) => Some(&session.node),
+        Command::EndOfProcess(id) => Some(&core.replica().state().session(*id)?.spec.node),
         _ => None,
     }
 }

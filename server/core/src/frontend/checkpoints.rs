@@ -302,8 +302,8 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the time since which this server's state is known to be too old: it needs a snapshot,
-    /// or has not applied what the leader had committed then.
+    /// Returns the time since which this server's state is known to be too old: it needs a
+    /// snapshot, or has not applied what the leader had committed then.
     pub(super) fn behind_since(&self, applied: LogIndex) -> Option<Time> {
         let needed = [self.behind, self.ahead].into_iter().flatten();
         needed.filter(|(_, index)| applied < *index).map(|(since, _)| since).min()

@@ -48,6 +48,8 @@ enum Topic {
     Coordinates,
     Service(ServiceTopic),
     PreparedQueries,
+    /// The bound sessions of a node, by folded name.
+    BindingsOf(NodeName),
     Everything,
 }
 
@@ -134,6 +136,7 @@ impl Watches {
             }
             Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
             Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
+            Change::Binding(node, ..) => return self.touch_topic(&Topic::BindingsOf(node.clone())),
             Change::Cleared => self.touch_all(),
             // Other changes move no query's index and wake no reader.
             _ => return,
@@ -294,6 +297,7 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::ChecksInState(_) => vec![Topic::Checks],
         Query::ServiceInstances(name) => vec![Topic::Service(ServiceTopic::Instances(folded_name(name)))],
         Query::Coordinates => vec![Topic::Nodes, Topic::Coordinates],
+        Query::Bindings(node) => vec![Topic::BindingsOf(node.folded())],
         Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
             vec![Topic::PreparedQueries]
         }

@@ -80,7 +80,7 @@ impl Losses {
 /// Ends a session, if it exists.
 pub(super) fn end_session(step: &mut Step<'_>, id: SessionId, cause: LossCause) {
     let number = step.state.losses.next();
-    if let Some(ended) = end_unrecorded(step, id) {
+    if let Some(ended) = end_unrecorded(step, id, &cause) {
         record_loss(step, number, ended, cause);
     }
 }
@@ -102,7 +102,7 @@ pub(super) fn end_sessions_of_node(step: &mut Step<'_>, folded: &NodeName, cause
 pub(super) fn end_sessions(step: &mut Step<'_>, sessions: Vec<SessionId>, cause: &LossCause) {
     let first = step.state.losses.next();
     if keeps_losses_by_cause(step) {
-        let ends = sessions.into_iter().filter_map(|id| end_unrecorded(step, id));
+        let ends = sessions.into_iter().filter_map(|id| end_unrecorded(step, id, cause));
         let mut ended: Vec<EndedSession> = ends.collect();
         // Sessions that held a key last: they are recorded even if there are very many others.
         ended.sort_by_key(|ended| ended.key_count > 0);
@@ -115,25 +115,29 @@ pub(super) fn end_sessions(step: &mut Step<'_>, sessions: Vec<SessionId>, cause:
     // For a node with very many sessions, most losses would be evicted by the same command.
     let recorded_from = first + (sessions.len() as u64).saturating_sub(LOSSES_KEPT);
     for (number, id) in (first..).zip(sessions.iter().copied()) {
-        let ended = end_unrecorded(step, id).expect("a session that something hangs on lives");
+        let ended = end_unrecorded(step, id, cause).expect("a session that something hangs on lives");
         if number >= recorded_from {
             record_loss(step, number, ended, cause.clone());
         }
     }
 }
 
-fn end_unrecorded(step: &mut Step<'_>, id: SessionId) -> Option<EndedSession> {
+fn end_unrecorded(step: &mut Step<'_>, id: SessionId, cause: &LossCause) -> Option<EndedSession> {
     let session = step.state.sessions.rows.get(&id).cloned()?;
     let held: Vec<Key> = step.state.keys.held.get(&id).into_iter().flatten().cloned().collect();
+    let delay = lock_delay_after(step, &session, cause);
     // First the session: the following steps must not find it alive.
     step.set(Change::Session(id, None));
+    if step.state.sessions.binding(&session).is_some() {
+        step.set(Change::Binding(session.spec.node.folded(), id, None));
+    }
     step.touch(Table::Sessions);
     // A queue must not grant its lock to a session that has ended.
     leave_all_queues(step, id);
     delete_queries_of(step, id);
     let mut named: Vec<(Key, Fence)> = Vec::with_capacity(held.len().min(LOSS_KEYS_KEPT));
     for key in &held {
-        let fence = free_key(step, key, &session);
+        let fence = free_key(step, key, &session, delay);
         // The count covers the rest; a loss with every key could be as large as the state.
         if named.len() < LOSS_KEYS_KEPT {
             named.push((key.clone(), fence));
@@ -142,7 +146,19 @@ fn end_unrecorded(step: &mut Step<'_>, id: SessionId) -> Option<EndedSession> {
     Some(EndedSession { session, keys: named, key_count: held.len() as u64 })
 }
 
-fn free_key(step: &mut Step<'_>, key: &Key, session: &Session) -> Fence {
+/// The lock-delay after a session's end. A process that has exited uses its locks no more, so
+/// nothing needs to be awaited, unless the creator of the session named a delay.
+fn lock_delay_after(step: &Step<'_>, session: &Session, cause: &LossCause) -> Duration {
+    let binding = step.state.sessions.binding(session);
+    match cause {
+        LossCause::ProcessExited { .. } if binding.is_some_and(|binding| !binding.keeps_lock_delay) => {
+            Duration::ZERO
+        }
+        _ => session.spec.lock_delay.min(MAX_LOCK_DELAY),
+    }
+}
+
+fn free_key(step: &mut Step<'_>, key: &Key, session: &Session, delay: Duration) -> Fence {
     let entry = step.state.keys.entry(key).expect("a held key has an entry");
     let fence = entry.lock.fence;
     match session.spec.behavior {
@@ -156,10 +172,9 @@ fn free_key(step: &mut Step<'_>, key: &Key, session: &Session) -> Fence {
     }
     // After the key is free, and for every cause, explicit destruction included: as in Consul,
     // because the holder may not know yet.
-    if !session.spec.lock_delay.is_zero() {
+    if !delay.is_zero() {
         // The index distinguishes this delay's end from another's.
-        let delay =
-            LockDelay { started_at_index: step.index, duration: session.spec.lock_delay.min(MAX_LOCK_DELAY) };
+        let delay = LockDelay { started_at_index: step.index, duration: delay };
         step.set(Change::LockDelay(key.clone(), Some(delay)));
     }
     fence

@@ -29,7 +29,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 23] = [
+const INVARIANTS: [Invariant; 24] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -59,6 +59,10 @@ const INVARIANTS: [Invariant; 23] = [
         holds: sessions_hang_on_something,
     },
     Invariant { sentence: "a session never changes", holds: sessions_never_change },
+    Invariant {
+        sentence: "every binding to a process is of a session that lives on its node",
+        holds: bindings_have_sessions,
+    },
     Invariant {
         sentence: "every service and check is on a registered node, and a service's check has its service",
         holds: catalog_is_whole,
@@ -206,6 +210,13 @@ fn sessions_never_change(state: &State) -> bool {
     state.sessions.rows.values().all(|session| session.create_index <= newest)
 }
 
+fn bindings_have_sessions(state: &State) -> bool {
+    state.sessions.bindings.iter().all(|(node, bindings)| {
+        let is_of_node = |id| state.sessions.rows.get(id).is_some_and(|it| it.spec.node.folded() == *node);
+        !bindings.is_empty() && bindings.keys().all(is_of_node)
+    })
+}
+
 fn catalog_is_whole(state: &State) -> bool {
     let services = state.catalog.services.iter().all(|(key, service)| {
         *key == ServiceKey::new(&service.node, &service.id)
@@ -333,7 +344,8 @@ fn keys_follow(keys: &Keys) -> bool {
 }
 
 fn sessions_follow(sessions: &Sessions) -> bool {
-    let mut expected = Sessions { rows: sessions.rows.clone(), ..Sessions::default() };
+    let (rows, bindings) = (sessions.rows.clone(), sessions.bindings.clone());
+    let mut expected = Sessions { rows, bindings, ..Sessions::default() };
     for (id, session) in &sessions.rows {
         expected.by_node.entry(session.spec.node.folded()).or_default().insert(*id);
         for check in session.spec.all_checks() {

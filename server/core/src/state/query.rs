@@ -101,9 +101,11 @@ impl State {
                 self.prefix_index(prefix.as_str())
             }
             // A loss is the end of a session.
-            Query::Session(_) | Query::Sessions | Query::NodeSessions(_) | Query::Losses => {
-                self.table_index(Table::Sessions)
-            }
+            Query::Session(_)
+            | Query::Sessions
+            | Query::NodeSessions(_)
+            | Query::Bindings(_)
+            | Query::Losses => self.table_index(Table::Sessions),
             Query::Txn(_) | Query::GossipKey => LogIndex(0),
             Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
                 self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).0
@@ -140,6 +142,10 @@ impl State {
             Query::NodeSessions(node) => {
                 let ids = self.sessions.by_node.get(&node.folded()).into_iter().flatten();
                 Rows::Sessions(ids.map(|id| self.sessions.rows[id].clone()).collect())
+            }
+            Query::Bindings(node) => {
+                let bindings = self.sessions.bindings.get(&node.folded()).into_iter().flatten();
+                Rows::Bindings(bindings.map(|(id, binding)| (*id, *binding)).collect())
             }
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),

@@ -276,6 +276,7 @@ fn is_row(change: &Change) -> bool {
         Change::RestorePart(_, _, row) => row.is_some(),
         Change::Server(_, row) => row.is_some(),
         Change::PreparedQuery(_, row) => row.is_some(),
+        Change::Binding(_, _, row) => row.is_some(),
         Change::LowestSequence(..)
         | Change::TableIndex(..)
         | Change::Fence(_)
@@ -307,6 +308,7 @@ fn is_data(row: &Change) -> bool {
             | Change::LockDelay(..)
             | Change::Loss(..)
             | Change::PreparedQuery(..)
+            | Change::Binding(..)
     )
 }
 

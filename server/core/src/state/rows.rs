@@ -108,6 +108,7 @@ impl State {
             Change::Format(format) => self.format = format,
             Change::ForgottenTombstones(index) => self.keys.forgotten_tombstones = index,
             Change::PreparedQuery(id, query) => self.prepared_queries.load(id, query),
+            Change::Binding(node, id, binding) => self.sessions.load_binding(node, id, binding),
         }
     }
 
@@ -161,6 +162,10 @@ impl State {
             Change::Agent(number, _) => Change::Agent(*number, self.members.agents.get(number).cloned()),
             Change::Loss(number, _) => Change::Loss(*number, self.losses.rows.get(number).cloned()),
             Change::PreparedQuery(id, _) => Change::PreparedQuery(*id, self.prepared_query(*id).cloned()),
+            Change::Binding(node, id, _) => {
+                let binding = self.sessions.bindings.get(node).and_then(|bindings| bindings.get(id));
+                Change::Binding(node.clone(), *id, binding.copied())
+            }
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
             Change::Fence(_) => Change::Fence(self.fence),
             Change::LastAgent(_) => Change::LastAgent(self.members.last_agent),

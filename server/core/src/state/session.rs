@@ -1,14 +1,14 @@
-//! Sessions: creation, and the ends that clients or the leader request.
+//! Sessions: creation, and the ends that clients, agents or the leader request.
 
 use super::catalog::CheckKey;
 use super::invalidation::end_session;
 use super::node::SERF_HEALTH;
-use super::rows::take_out;
+use super::rows::{remove_inner, take_out};
 use super::step::{Step, reply_or_refusal};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{CheckId, LogIndex, NodeName, SessionId, Term};
 use lockmesh_protocol::lease::HealthWindow;
-use lockmesh_protocol::record::{CheckStatus, LossCause, Session, SessionSpec};
+use lockmesh_protocol::record::{CheckStatus, LossCause, ProcessBinding, Session, SessionSpec};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,11 +22,28 @@ pub(super) struct Sessions {
     pub(super) by_node: BTreeMap<NodeName, BTreeSet<SessionId>>,
     /// The sessions that depend on each check.
     pub(super) by_check: BTreeMap<CheckKey, BTreeSet<SessionId>>,
+    /// The processes that sessions of each node are bound to.
+    pub(super) bindings: BTreeMap<NodeName, BTreeMap<SessionId, ProcessBinding>>,
 }
 
 impl Sessions {
     pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
-        self.rows.iter().map(|(id, row)| Change::Session(*id, Some(row.clone())))
+        let bindings = self.bindings.iter().flat_map(|(node, bindings)| {
+            bindings.iter().map(|(id, binding)| Change::Binding(node.clone(), *id, Some(*binding)))
+        });
+        self.rows.iter().map(|(id, row)| Change::Session(*id, Some(row.clone()))).chain(bindings)
+    }
+
+    pub(super) fn load_binding(&mut self, node: NodeName, id: SessionId, binding: Option<ProcessBinding>) {
+        match binding {
+            Some(binding) => drop(self.bindings.entry(node).or_default().insert(id, binding)),
+            None => remove_inner(&mut self.bindings, &node, &id),
+        }
+    }
+
+    /// The process that a session is bound to.
+    pub(super) fn binding(&self, session: &Session) -> Option<&ProcessBinding> {
+        self.bindings.get(&session.spec.node.folded())?.get(&session.spec.id)
     }
 
     pub(super) fn load(&mut self, id: SessionId, session: Option<Arc<Session>>) {
@@ -82,6 +99,29 @@ pub(super) fn create_session(step: &mut Step<'_>, new: &SessionSpec) -> Reply {
         Reply::Session(new.id)
     });
     reply_or_refusal(outcome)
+}
+
+/// Creates a session that ends with a process of its node.
+pub(super) fn create_bound_session(
+    step: &mut Step<'_>,
+    new: &SessionSpec,
+    binding: &ProcessBinding,
+) -> Reply {
+    let reply = create_session(step, new);
+    if let Reply::Session(id) = reply {
+        step.set(Change::Binding(new.node.folded(), id, Some(*binding)));
+    }
+    reply
+}
+
+/// Ends a session whose process has exited.
+pub(super) fn end_of_process(step: &mut Step<'_>, session: SessionId) -> Reply {
+    let sessions = &step.state.sessions;
+    let binding = sessions.rows.get(&session).and_then(|session| sessions.binding(session));
+    if let Some(ProcessBinding { pid, .. }) = binding.copied() {
+        end_session(step, session, LossCause::ProcessExited { pid });
+    }
+    Reply::Done
 }
 
 /// Ends a session. An unknown one has already ended, so that succeeds.

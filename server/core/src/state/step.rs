@@ -21,7 +21,9 @@ use super::roster::{
     admit_server, bootstrap, configure_autopilot, forget_server, raise_format, update_server,
 };
 use super::service_index::{ServiceTopic, move_service_indexes, note_services};
-use super::session::{create_session, destroy_session, expire_session, give_up_session};
+use super::session::{
+    create_bound_session, create_session, destroy_session, end_of_process, expire_session, give_up_session,
+};
 use super::tombstone::reap_tombstones;
 use super::txn::txn;
 use lockmesh_protocol::change::{Change, Table};
@@ -105,6 +107,8 @@ impl<'a> Step<'a> {
         match command {
             Command::Kv(command) => kv(self, command),
             Command::CreateSession(session) => create_session(self, session),
+            Command::CreateBoundSession(session, binding) => create_bound_session(self, session, binding),
+            Command::EndOfProcess(session) => end_of_process(self, *session),
             Command::DestroySession(session) => destroy_session(self, *session),
             Command::GiveUpSession { session, silent_for } => give_up_session(self, *session, *silent_for),
             Command::Txn(ops) => txn(self, ops),

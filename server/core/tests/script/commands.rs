@@ -15,8 +15,8 @@ use lockmesh_protocol::id::{
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec, QueryTemplate};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, NewServer, Node, Service,
-    ServiceCheck, SessionSpec,
+    Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, NewServer, Node,
+    ProcessBinding, Service, ServiceCheck, SessionSpec,
 };
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     }
     let mut words = Words::new(line);
     let command = match words.word()?.as_str() {
-        "session" => Command::CreateSession(new_session(&mut words)?),
+        "session" => create_session(&mut words)?,
+        "process-ended" => Command::EndOfProcess(session_id(&mut words)?),
         "destroy" => Command::DestroySession(session_id(&mut words)?),
         "give-up" => {
             let session = session_id(&mut words)?;
@@ -147,6 +148,15 @@ fn kv_command(verb: &str, words: &mut Words) -> Result<Option<KvCommand>, String
         _ => return Ok(None),
     };
     Ok(Some(command))
+}
+
+fn create_session(words: &mut Words) -> Result<Command, String> {
+    let Some(pid) = words.number_option("pid")? else {
+        return Ok(Command::CreateSession(new_session(words)?));
+    };
+    let (pid, keeps_lock_delay) = (pid as u32, words.option("keeps-delay").is_some());
+    let binding = ProcessBinding { pid, started_at: 100, boot_id: [1; 16], keeps_lock_delay };
+    Ok(Command::CreateBoundSession(new_session(words)?, binding))
 }
 
 fn new_session(words: &mut Words) -> Result<SessionSpec, String> {

@@ -59,6 +59,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "instances" => Query::ServiceInstances(words.word()?),
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
         "grants" => Query::Grants(words.word()?.split(',').map(Key::from).collect()),
+        "bindings" => Query::Bindings(NodeName::from(words.word()?)),
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
@@ -115,6 +116,9 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Grants(rows) => {
             let held = |is_held| if is_held { "held" } else { "free" };
             rows.iter().map(|row| format!("fence {}, {}", row.fence, held(row.is_held))).collect()
+        }
+        Rows::Bindings(rows) => {
+            rows.iter().map(|(id, row)| format!("{id} with process {}", row.pid)).collect()
         }
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),

@@ -132,6 +132,9 @@ pub(crate) fn change(change: &Change) -> String {
         Change::ClusterId(id) => format!("cluster: {id}"),
         Change::LeaseKey(_) => "lease key".into(),
         Change::GossipKey(number) => format!("gossip key: {number}"),
+        Change::Binding(node, id, row) => {
+            set_or_gone(format!("process of {id} on {node}"), row.as_ref().map(|row| row.pid).as_ref())
+        }
         Change::PreparedQuery(id, row) => row_or_gone(format!("query {id}"), row.as_deref().map(query)),
         Change::Server(id, row) => row_or_gone(
             format!("server {id}"),
@@ -256,6 +259,7 @@ pub(crate) fn loss(loss: &Loss) -> String {
         LossCause::GivenUp { silent_for } => {
             format!("was given up, not renewed for {} ms", silent_for.as_millis())
         }
+        LossCause::ProcessExited { pid } => format!("lost its process {pid}"),
         LossCause::NodeReaped => "lost its node, which was forgotten".into(),
     };
     let keys: Vec<String> = loss.keys.iter().map(|(key, fence)| format!("{key} (fence {fence})")).collect();

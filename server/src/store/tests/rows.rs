@@ -11,7 +11,7 @@ use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
-use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, Waiter};
+use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, ProcessBinding, Waiter};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(17) {
+    match draw.below(18) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -63,6 +63,12 @@ fn change(draw: &mut Draw) -> Change {
             let spec = QuerySpec { name: name(draw).into(), ..QuerySpec::default() };
             let query = PreparedQuery { id, spec, create_index, modify_index: index };
             Change::PreparedQuery(id, there.then(|| Arc::new(query)))
+        }
+        16 => {
+            let id = SessionId::from_random([number as u8; 16]);
+            let binding =
+                ProcessBinding { pid: 7, started_at: index.0, boot_id: [1; 16], keeps_lock_delay: false };
+            Change::Binding(name(draw).into(), id, there.then_some(binding))
         }
         _ if draw.below(30) == 0 => Change::Cleared,
         _ if draw.below(3) == 0 => Change::TreeDeleted(name(draw).into()),

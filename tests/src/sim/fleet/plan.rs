@@ -59,6 +59,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
             archives: false,
             rewrites_health: false,
             has_checks: false,
+            binds_processes: false,
             has_queries: false,
             lists_another_cluster: false,
             locks: 0,

@@ -233,6 +233,7 @@ fn kind_of(row: &Change) -> &'static str {
         Change::Agent(..) => "agents",
         Change::Loss(..) => "losses",
         Change::PreparedQuery(..) => "prepared queries",
+        Change::Binding(..) => "bindings of sessions to processes",
         _ => "other",
     }
 }
