@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn the_samples_name_every_range() {
-        assert_eq!(count_ranges::<AgentConfig>(AGENT_SAMPLE), 23);
+        assert_eq!(count_ranges::<AgentConfig>(AGENT_SAMPLE), 24);
         assert_eq!(count_ranges::<ServerConfig>(SERVER_SAMPLE), 22);
     }
 
