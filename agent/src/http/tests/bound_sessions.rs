@@ -10,6 +10,9 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The time after which an end is missing: it takes milliseconds.
+const LIMIT: Duration = Duration::from_secs(20);
+
 /// A process that is killed at the end of its test.
 struct Sleeper(Child);
 
@@ -47,7 +50,9 @@ fn id_of(created: &Reply) -> SessionId {
 impl Quorum {
     async fn ends(&self, session: SessionId) {
         let is_gone = |_: &u64| self.state.lock().unwrap().0.session(session).is_none();
-        self.news.subscribe().wait_for(is_gone).await.unwrap();
+        let mut news = self.news.subscribe();
+        let ended = tokio::time::timeout(LIMIT, news.wait_for(is_gone)).await;
+        assert!(ended.is_ok(), "session {session} outlives its process");
     }
 }
 
