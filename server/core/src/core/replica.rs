@@ -143,6 +143,11 @@ impl Replica {
         known_leader(own, leader, self.is_serving(), self.set_back.is_some())
     }
 
+    /// Returns the index of the last applied entry.
+    pub fn applied_index(&self) -> LogIndex {
+        self.applied.0
+    }
+
     /// Returns the metadata of a snapshot of the current state.
     pub fn snapshot_meta(&self) -> SnapshotMeta {
         let (index, term) = self.applied;

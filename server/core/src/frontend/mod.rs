@@ -556,7 +556,7 @@ impl Frontend {
             write_health: &self.write_health,
             watches: self.watches.len(),
             views: &self.views,
-            behind_since: self.checkpoints.behind_since(self.core.replica().snapshot_meta().index),
+            behind_since: self.checkpoints.behind_since(self.core.replica().applied_index()),
         }
     }
 

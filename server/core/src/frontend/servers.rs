@@ -166,13 +166,13 @@ impl Frontend {
         if self.was_removed(sender) {
             actions.removed_senders.push(sender);
         } else if message.kind == MessageKind::Snapshot {
-            let applied = self.core.replica().snapshot_meta().index;
+            let applied = self.core.replica().applied_index();
             if let Some(message) = self.checkpoints.fetch(now, sender, message, applied, actions) {
                 self.input(now, Input::Peer(sender, message));
             }
         } else {
             if message.kind == MessageKind::Heartbeat {
-                let applied = self.core.replica().snapshot_meta().index;
+                let applied = self.core.replica().applied_index();
                 self.checkpoints.heartbeat(now, message.index, applied);
             }
             self.input(now, Input::Peer(sender, message));
