@@ -30,12 +30,14 @@ pub enum Dialect {
     /// Adds [`Query::Grants`], [`Query::Bindings`], [`Command::CreateBoundSession`],
     /// [`Command::EndOfProcess`] and [`LossCause::ProcessExited`].
     Sixth,
+    /// Adds [`Request::RenewGivingUp`].
+    Seventh,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 6] =
-        [Self::Sixth, Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 7] =
+        [Self::Seventh, Self::Sixth, Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -46,6 +48,7 @@ impl Dialect {
             Self::Fourth => b"lockmesh/4",
             Self::Fifth => b"lockmesh/5",
             Self::Sixth => b"lockmesh/6",
+            Self::Seventh => b"lockmesh/7",
         }
     }
 
@@ -57,7 +60,7 @@ impl Dialect {
             Self::Third => 4,
             Self::Fourth => 5,
             Self::Fifth => 6,
-            Self::Sixth => 7,
+            Self::Sixth | Self::Seventh => 7,
         }
     }
 
@@ -72,7 +75,8 @@ impl Call {
     /// session that was given up is destroyed without the reason; before [`Dialect::Fourth`], an
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
     /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
-    /// there are neither grants nor bound sessions.
+    /// there are neither grants nor bound sessions; before [`Dialect::Seventh`], a renewal has no
+    /// list.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -105,6 +109,10 @@ impl Call {
                 if command.since() > dialect.row_format().max(5) =>
             {
                 Cow::Owned(Self::Begin(*id, Request::Status))
+            }
+            // The list stays for the replies to challenges.
+            Self::Begin(id, Request::RenewGivingUp(answer)) if dialect < Dialect::Seventh => {
+                Cow::Owned(Self::Begin(*id, Request::RenewLease(answer.renewal)))
             }
             known => Cow::Borrowed(known),
         }
@@ -170,7 +178,8 @@ mod tests {
     use super::Dialect;
     use crate::change::{Change, Table};
     use crate::command::{Command, QueryCommand};
-    use crate::id::{LogIndex, NodeName, QueryId, ServerId, SessionId, Term, WallTime};
+    use crate::id::{AgentNumber, LogIndex, NodeName, QueryId, ServerId, SessionId, Term, WallTime};
+    use crate::lease::{LeaseId, LeaseKey};
     use crate::query::{Answer, Blocking, Consistency, Query, Rows};
     use crate::record::{Coordinate, Loss, LossCause};
     use crate::rpc::{BackupPart, Call, CallId, Request, Response, Unavailable, ViewId};
@@ -291,6 +300,16 @@ mod tests {
         let delete = begin(Request::Propose(None, delete));
         assert_eq!(*delete.in_dialect(Dialect::Fourth), begin(Request::Status));
         assert_eq!(*delete.in_dialect(Dialect::Fifth), delete);
+    }
+
+    #[test]
+    fn renewal_loses_its_list() {
+        let lease = LeaseId { agent: AgentNumber(1), began: LogIndex(1) };
+        let renewal = LeaseKey::default().secret(lease).renewal(lease, 1, 0);
+        let call = |request| Call::Begin(CallId(1), request);
+        let listing = call(Request::RenewGivingUp(Box::new(renewal.into())));
+        assert_eq!(*listing.in_dialect(Dialect::Sixth), call(Request::RenewLease(renewal)));
+        assert_eq!(*listing.in_dialect(Dialect::Seventh), listing);
     }
 
     #[test]

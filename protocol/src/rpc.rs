@@ -141,6 +141,9 @@ pub enum Request {
     },
     /// Ends a view, which need not be complete.
     EndView(ViewId, Consistency),
+    /// Renews an agent's lease, and reports sessions whose ends got no answer. Since
+    /// [`Dialect::Seventh`](crate::dialect::Dialect::Seventh).
+    RenewGivingUp(Box<NodeAnswer>),
 }
 
 /// A stream of a connection. The data of one does not wait for that of the others.
@@ -156,11 +159,20 @@ pub enum Lane {
 }
 
 impl Request {
+    /// Returns the renewal of a node's lease in it, if any.
+    pub fn renewal(&self) -> Option<&Renewal> {
+        match self {
+            Self::RenewLease(renewal) => Some(renewal),
+            Self::RenewGivingUp(answer) => Some(&answer.renewal),
+            _ => None,
+        }
+    }
+
     /// Returns the stream on which an agent sends it.
     pub fn lane(&self) -> Lane {
         match self {
             // A renewal behind other calls may arrive too late for its sessions.
-            Self::RenewLease(_) => Lane::Renewals,
+            Self::RenewLease(_) | Self::RenewGivingUp(_) => Lane::Renewals,
             Self::ReadParts { .. } | Self::ReadPart { .. } | Self::EndView(..) | Self::BackupPart { .. } => {
                 Lane::Lists
             }

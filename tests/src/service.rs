@@ -385,7 +385,7 @@ impl Book {
         let may_serve = match request {
             Request::Read { blocking: Some(blocking), .. } if blocking.waits() => view.leader.is_some(),
             // Any server can have a renewal acknowledged by the leader.
-            Request::RenewLease(_) => view.leader.is_some(),
+            Request::RenewLease(_) | Request::RenewGivingUp(_) => view.leader.is_some(),
             _ => view.leader == Some(id),
         };
         if for_leader && !may_serve {
@@ -396,7 +396,8 @@ impl Book {
             Request::Propose(None, Command::RegisterAgent(_)) => Some(self.register()),
             Request::Propose(Some(request), command) => self.propose(id, request, command),
             Request::Renew(_) => Some(Response::Renewed(None)),
-            Request::RenewLease(Renewal { lease, sequence, .. }) => {
+            Request::RenewLease(_) | Request::RenewGivingUp(_) => {
+                let Renewal { lease, sequence, .. } = *request.renewal()?;
                 let (leader, term) = (ServerId(view.leader?), Term(view.term));
                 let (shortest, keeps_from) = (None, LogIndex(0));
                 Some(Response::LeaseRenewed(LeaseAck { lease, sequence, shortest, keeps_from, leader, term }))

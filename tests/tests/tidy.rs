@@ -20,12 +20,12 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_370, 910)),
+    ("protocol", most(3_390, 920)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(14_710, 14_160)),
+    ("server/core", most(14_730, 14_180)),
     ("server", most(9_230, 4_740)),
     ("agent/client", most(6_600, 3_240)),
-    ("agent/core", most(10_070, 7_440)),
+    ("agent/core", most(10_080, 7_480)),
     ("agent", most(14_680, 9_200)),
     ("agent/cli", most(10_760, 3_880)),
     ("agent/migrate", most(3_180, 1_450)),

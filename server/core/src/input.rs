@@ -6,7 +6,7 @@ use crate::raft::log::{LogPosition, SnapshotMeta};
 use crate::raft::message::PeerMessage;
 use crate::state::State;
 use bytes::Bytes;
-use lockmesh_protocol::given_up::NodeAnswer;
+use lockmesh_protocol::given_up::{GivenUp, NodeAnswer};
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, WallTime};
 use lockmesh_protocol::lease::{Challenge, LeaseId, Renewal};
 use lockmesh_protocol::query::Consistency;
@@ -88,8 +88,8 @@ impl Input {
 /// An input of the failure detector from outside this server.
 #[derive(Debug)]
 pub enum NodeInput {
-    /// An agent's renewal of its node lease.
-    RenewLease(CallToken, Renewal),
+    /// An agent's renewal of its node lease, and the sessions that its guards gave up, if any.
+    RenewLease(CallToken, Renewal, Option<Box<GivenUp>>),
     /// A suspicion: the agent with the first lease could not reach the agents with the other leases
     /// by mesh probes.
     Suspect(CallToken, LeaseId, Vec<LeaseId>),
@@ -105,7 +105,7 @@ impl NodeInput {
     /// Returns the caller that waits for a reply, if any.
     pub(crate) fn caller(&self) -> Option<CallToken> {
         match self {
-            Self::RenewLease(token, _) | Self::Suspect(token, ..) => Some(*token),
+            Self::RenewLease(token, ..) | Self::Suspect(token, ..) => Some(*token),
             Self::Challenged(..) | Self::AgentAnswered(_) => None,
         }
     }

@@ -7,7 +7,7 @@ use lockmesh_protocol::command::{Command, NodeFailure};
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{LogIndex, Term};
 use lockmesh_protocol::lease::{Challenge, LeaseAck, Renewal};
-use lockmesh_protocol::rpc::{Request, Response};
+use lockmesh_protocol::rpc::Response;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -39,9 +39,7 @@ impl LeaseTurn {
     pub fn takes(&mut self, event: &DriverEvent) {
         match event {
             DriverEvent::Ask(ask, _) => {
-                if let Request::RenewLease(renewal) = &ask.request {
-                    self.renewals.push(*renewal);
-                }
+                self.renewals.extend(ask.request.renewal().copied());
             }
             DriverEvent::Frontend(Event::Core(Input::Peer(_, message))) => {
                 let LeaseContents { renewals, answers, acknowledged } = LeaseContents::of(message);

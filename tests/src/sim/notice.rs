@@ -67,7 +67,9 @@ impl World {
     pub(super) fn note_given(&mut self, id: ServerId, given: &Given, serves: bool) {
         let (came, hung) = (given.asked.came, &self.machines[&id].disk);
         let has_waited = self.stage.now.since(came) >= LONG && hung.has_hung_since(came);
-        if has_waited && matches!(given.asked.ask.request, Request::Renew(_) | Request::RenewLease(_)) {
+        let request = &given.asked.ask.request;
+        let renews = matches!(request, Request::Renew(_)) || request.renewal().is_some();
+        if has_waited && renews {
             self.stage.hit(Mark::RenewalBehindDisk);
         }
         match (&given.asked.ask.request, &given.response) {

@@ -318,7 +318,7 @@ impl QuorumClient {
             self.requests.continue_unrouted(cx);
         }
         // Before requests, of which there may be many.
-        if !cx.is_closed && self.renewals.renew_if_due(routes, cx) {
+        if !cx.is_closed && self.renewals.renew_if_due(routes, &mut self.session_ends, cx) {
             return true;
         }
         if let Some(number) = self.requests.pop_runnable() {

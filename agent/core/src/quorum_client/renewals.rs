@@ -244,7 +244,12 @@ impl Renewals {
 
     /// Sends a renewal if one is due; returns `true` if it did. A full send queue does not delay
     /// it: a renewal is small, and guards stop without it.
-    pub(super) fn renew_if_due(&mut self, routes: &mut Routes, cx: &mut Context) -> bool {
+    pub(super) fn renew_if_due(
+        &mut self,
+        routes: &mut Routes,
+        ends: &mut SessionEnds,
+        cx: &mut Context,
+    ) -> bool {
         let now = cx.now;
         if self.wakes_at(routes).is_none_or(|due| due > now) {
             return false;
@@ -253,6 +258,10 @@ impl Renewals {
         let route = routes.renewal_routes().find(|slot| !lease.round.tried.contains(slot));
         if let Some((slot, connection)) = route.and_then(|slot| Some((slot, routes.connection(slot)?))) {
             let renewal = lease.renewal(now);
+            let is_overdue = lease.round.is_pausing || !lease.round.tried.is_empty();
+            // An agent that receives nothing may be received: its lease stays, and its ends fail.
+            let given_up = if is_overdue { ends.next_named() } else { None };
+            let given_up = given_up.map(|sessions| lease.secret.give_up(lease.id, sessions));
             if lease.round.tried.is_empty() {
                 (lease.round.began, lease.round.first) = (now, renewal.sequence);
             }
@@ -261,7 +270,11 @@ impl Renewals {
             cx.counts.renewals += 1;
             let (kind, deadline) = (CallKind::Renewal(lease.id, renewal.sequence), now + LONGEST_VALIDITY);
             let call = PendingCall { kind, scope: RetryScope::Own, begun: now, deadline };
-            routes.send(slot, connection, call, Request::RenewLease(renewal), cx);
+            let request = match given_up {
+                Some(_) => Request::RenewGivingUp(Box::new(NodeAnswer { renewal, given_up })),
+                None => Request::RenewLease(renewal),
+            };
+            routes.send(slot, connection, call, request, cx);
         } else {
             // Every connected server was tried.
             let pause = self.backoff.next_pause();

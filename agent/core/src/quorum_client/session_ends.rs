@@ -3,7 +3,10 @@
 //! A guard that no longer trusts its session ends it, so that the locks are released. Often no
 //! server is reachable at that moment, and the client process exits soon after. The agent outlives
 //! it: it retries the end until the servers report it done. It also names the session in each reply
-//! to a challenge, which may reach a server when no command does.
+//! to a challenge and in overdue renewals, which may reach the leader when no command does.
+//!
+//! The end of a process is not named: such a list has no cause, and its session would end with the
+//! lock-delay of a session that was destroyed.
 //!
 //! **Invariant:** an end is never withdrawn. A session whose end was requested is in the list until
 //! the servers report the outcome or the agent stops.
@@ -29,30 +32,32 @@ const MAX_ENDS: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct SessionEnds {
     under_way: BTreeMap<SessionId, SessionEnd>,
-    /// The last session named in a reply to a challenge.
+    /// The last session named.
     named_last: Option<SessionId>,
 }
 
 #[derive(Debug)]
 struct SessionEnd {
     silent_for: Option<Duration>,
+    /// Not set for the end of a process.
+    is_named: bool,
     /// The callers that wait for the outcome.
     callers: Vec<CallToken>,
 }
 
 impl SessionEnds {
-    /// Returns the next sessions to name; `None` if no end is under way. If there are more than
-    /// fit, they are named in turn.
+    /// Returns the next sessions to name, `None` if there are none. If there are more than fit,
+    /// they are named in turn.
     pub(super) fn next_named(&mut self) -> Option<GivenUpSessions> {
         let after = self.named_last.map_or(Bound::Unbounded, Bound::Excluded);
-        let listed = |(session, end): (&SessionId, &SessionEnd)| GivenUpSession {
-            session: *session,
-            silent_for: end.silent_for,
+        let listed = |(session, end): (&SessionId, &SessionEnd)| {
+            let SessionEnd { silent_for, is_named, .. } = *end;
+            is_named.then_some(GivenUpSession { session: *session, silent_for })
         };
-        let later = self.under_way.range((after, Bound::Unbounded)).map(listed);
-        let named: Vec<_> = later.chain(self.under_way.iter().map(listed)).collect();
-        let count = MAX_GIVEN_UP.min(self.under_way.len());
-        let named = GivenUpSessions::try_from(named.get(..count)?).ok()?;
+        let later = self.under_way.range((after, Bound::Unbounded)).filter_map(listed);
+        let earlier = self.under_way.iter().take_while(|(session, _)| Some(**session) <= self.named_last);
+        let named: Vec<_> = later.chain(earlier.filter_map(listed)).take(MAX_GIVEN_UP).collect();
+        let named = GivenUpSessions::try_from(named).ok()?;
         self.named_last = Some(named.as_slice().last()?.session);
         Some(named)
     }
@@ -101,7 +106,8 @@ impl SessionEnds {
             };
             requests.propose(Owner::SessionEnd(session), command, cx);
         }
-        let end = SessionEnd { silent_for, callers: Vec::new() };
+        let is_named = reason != EndReason::ProcessExited;
+        let end = SessionEnd { silent_for, is_named, callers: Vec::new() };
         let end = self.under_way.entry(session).or_insert(end);
         match reason {
             EndReason::Closed | EndReason::ProcessExited => end.callers.push(token),

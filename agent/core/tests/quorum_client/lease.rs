@@ -85,10 +85,7 @@ impl Story {
 
 #[track_caller]
 fn renewal(asked: &Asked) -> &Renewal {
-    match &asked.request {
-        Request::RenewLease(renewal) => renewal,
-        other => panic!("no renewal: {other:?}"),
-    }
+    asked.request.renewal().unwrap_or_else(|| panic!("no renewal: {asked:?}"))
 }
 
 #[test]

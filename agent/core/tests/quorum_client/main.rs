@@ -198,7 +198,7 @@ impl Story {
             match call {
                 Call::Begin(call, request) => {
                     let asked = Asked { server, connection, call, request };
-                    let is_renewal = matches!(asked.request, Request::RenewLease(_));
+                    let is_renewal = asked.request.renewal().is_some();
                     if is_renewal {
                         self.renewals.push((self.now, asked.clone()));
                     }
@@ -243,8 +243,8 @@ impl Story {
                 let reply = Reply::Agent { number: lease.agent, generation, lease, secret };
                 Some(Response::Applied(Applied { index: LogIndex(1), reply }))
             }
-            Request::RenewLease(renewal) if self.acknowledges && !self.mute.contains(server) => {
-                Some(self.acknowledgement(renewal))
+            _ if self.acknowledges && !self.mute.contains(server) => {
+                request.renewal().map(|renewal| self.acknowledgement(renewal))
             }
             _ => None,
         }

@@ -56,6 +56,45 @@ fn abandoned_session_reported_until_acknowledged() {
     assert_eq!(story.client.session_ends(), 0);
 }
 
+/// The agent is received, and receives nothing.
+#[test]
+fn overdue_renewal_names_given_up() {
+    let mut story = Story::at_rest();
+    story.acknowledges = false;
+    story.end(session(), EndReason::GivenUp(Some(SECOND)));
+    story.renewals.clear();
+    story.pass(5 * SECOND);
+    let lists = |(_, asked): &(Time, Asked)| match &asked.request {
+        Request::RenewGivingUp(answer) => Some(answer.given_up.expect("it is not empty").sessions),
+        _ => None,
+    };
+    let renewals = &story.renewals;
+    assert_eq!(lists(&renewals[0]), None, "it is on time");
+    let [GivenUpSession { session: named, .. }] = *lists(&renewals[1]).expect("it is overdue").as_slice()
+    else {
+        panic!("not what was given up: {renewals:?}")
+    };
+    assert_eq!(named, session());
+    let secret = LeaseKey::default().secret(story.client.registered_lease().expect("it is registered"));
+    assert!(renewals[1..].iter().all(|(_, asked)| match &asked.request {
+        Request::RenewGivingUp(answer) => secret.made_list(&answer.given_up.expect("it is not empty")),
+        _ => false,
+    }));
+}
+
+#[test]
+fn process_end_never_listed() {
+    let mut story = Story::at_rest();
+    story.acknowledges = false;
+    story.end(session(), EndReason::ProcessExited);
+    story.end(numbered(9), EndReason::GivenUp(Some(SECOND)));
+    let listed = story.named().expect("one is named");
+    assert_eq!(
+        listed.sessions.as_slice().iter().map(|listed| listed.session).collect::<Vec<_>>(),
+        [numbered(9)]
+    );
+}
+
 #[test]
 fn claimed_silence_capped_by_agent() {
     let mut story = Story::at_rest();

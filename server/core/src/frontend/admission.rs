@@ -39,6 +39,7 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
         | Request::BackupPart { .. }
         | Request::Renew(_)
         | Request::RenewLease(_)
+        | Request::RenewGivingUp(_)
         | Request::Status
         | Request::Autopilot
         | Request::TransferLeader(_)

@@ -75,6 +75,7 @@ use checkpoints::{Checkpoints, ReaderWanted};
 use leaders::LeaderHistory;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
+use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, RequestId, WallTime};
 use lockmesh_protocol::lease::NodeLeaseQuery;
@@ -373,10 +374,8 @@ impl Frontend {
             Request::Renew(session) => {
                 self.forward(now, from, CallKind::Write, |token| Input::Renew(token, session));
             }
-            Request::RenewLease(renewal) => {
-                admission::check_renewal(&self.core, peer, &renewal)?;
-                self.forward(now, from, CallKind::Lease, |token| NodeInput::RenewLease(token, renewal));
-            }
+            Request::RenewLease(renewal) => self.renew_lease(call, renewal.into())?,
+            Request::RenewGivingUp(answer) => self.renew_lease(call, *answer)?,
             Request::BackupPart { backup: Some(reader), number, .. } => {
                 self.next_part(peer, CheckpointReader::Backup, part(reader, number), actions)?;
             }
@@ -432,6 +431,16 @@ impl Frontend {
             .map_err(|why| Refusal(why, AnswerKind::Write))?;
         let command = admission::completed(&self.core, command);
         self.propose(call, CallKind::Write, request, command);
+        Ok(())
+    }
+
+    fn renew_lease(&mut self, call: &Call<'_>, answer: NodeAnswer) -> Result<(), Refusal> {
+        let NodeAnswer { renewal, given_up } = answer;
+        admission::check_renewal(&self.core, call.peer, &renewal)?;
+        let given_up = given_up.map(Box::new);
+        self.forward(call.now, call.from, CallKind::Lease, |token| {
+            NodeInput::RenewLease(token, renewal, given_up)
+        });
         Ok(())
     }
 

@@ -208,7 +208,12 @@ impl Judge {
 
     fn handle_node_input(&mut self, turn: &mut Turn<'_>, input: NodeInput) {
         match input {
-            NodeInput::RenewLease(token, renewal) => self.renew(turn, token, renewal),
+            NodeInput::RenewLease(token, renewal, given_up) => {
+                if let Some(given_up) = given_up {
+                    given_up::handle(turn, &mut self.counts, &given_up);
+                }
+                self.renew(turn, token, renewal);
+            }
             NodeInput::Suspect(token, reporter, suspected) => self.suspect(turn, token, reporter, suspected),
             NodeInput::Challenged(challenge, answer) => {
                 self.challenged(turn, challenge, answer.map(|answer| *answer));

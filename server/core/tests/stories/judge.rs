@@ -279,7 +279,11 @@ impl Fleet {
         let host = self.at(name);
         host.sequence += 1;
         host.renewed = now;
-        Request::RenewLease(secret.renewal(host.lease, host.sequence, 0))
+        let answer = Host { secret, ..host.clone() }.answer(0);
+        match answer.given_up {
+            Some(_) => Request::RenewGivingUp(Box::new(answer)),
+            None => Request::RenewLease(answer.renewal),
+        }
     }
 
     /// Sends all challenges, and reports their outcomes.

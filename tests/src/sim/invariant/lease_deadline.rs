@@ -47,13 +47,14 @@ impl Invariant for LeaseDeadline {
 
     fn see(&mut self, fact: &Fact<'_>, scene: &Scene<'_>) -> Result<(), String> {
         match fact {
-            Fact::Agent { event: AgentEvent::Sent { request: Request::RenewLease(renewal), .. }, .. } => {
-                self.sent.insert((renewal.lease, renewal.sequence), scene.now);
+            Fact::Agent { event: AgentEvent::Sent { request, .. }, .. } => {
+                if let Some(renewal) = request.renewal() {
+                    self.sent.insert((renewal.lease, renewal.sequence), scene.now);
+                }
+                if let Request::Propose(_, Command::AnnounceRestart(lease)) = request {
+                    self.announced.entry(*lease).or_insert(scene.now);
+                }
             }
-            Fact::Agent {
-                event: AgentEvent::Sent { request: Request::Propose(_, Command::AnnounceRestart(lease)), .. },
-                ..
-            } => _ = self.announced.entry(*lease).or_insert(scene.now),
             Fact::Agent {
                 event: AgentEvent::Replied { response: Response::LeaseRenewed(ack), .. }, ..
             } => {

@@ -42,4 +42,5 @@ fn forged_or_foreign_list_ignored() {
 
 crate::script::stories! { Fleet, "given_up.txt",
     session_ends_via_agent_answers follower_forwards_list_to_leader
+    overdue_renewal_lists_given_up_session
 }
