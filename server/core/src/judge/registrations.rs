@@ -7,7 +7,7 @@
 //!
 //! A node that announced a restart keeps its name for four seconds. After that another node id may
 //! take the name, for example that of a container that was replaced: the sessions of the node live
-//! as long as announced.
+//! as long as announced. A claim that waits meanwhile waits no longer if a backup is restored.
 
 use super::Judge;
 use super::windows::overdue_after;
@@ -174,19 +174,23 @@ impl Judge {
     }
 
     fn registration_verdict(&self, turn: &Turn<'_>, waiting: &WaitingRegistration) -> Verdict {
-        let state = turn.view.state;
+        let (state, waited) = (turn.view.state, turn.now.since(waiting.came));
         let agent = state.agent_of(waiting.lease);
         let Some(agent) = agent.filter(|agent| agent.status == MemberStatus::Alive) else {
             let is_kept = matches!(&waiting.proposal.command, Command::RegisterAgent(registration)
-                if self.keeps_its_name(turn, registration).is_some());
-            return if is_kept { Verdict::Wait } else { Verdict::LookAgain };
+                if self.keeps_its_name(turn, registration).is_some_and(|owner| owner.lease() == waiting.lease));
+            return match is_kept {
+                true if waited < NAME_KEEP_TIME => Verdict::Wait,
+                // A restore restarts the windows, but the name was kept for long enough before.
+                true => Verdict::Propose,
+                false => Verdict::LookAgain,
+            };
         };
         let silence = match state.agent_address(agent) {
             Some(_) => MIN_SILENCE_TIME,
             // The process cannot be challenged, so it must miss a renewal.
             None => overdue_after(HealthWindow::Default),
         };
-        let waited = turn.now.since(waiting.came);
         // No node fails here, so each juror with enough unanswered challenges counts, even after a
         // pause.
         if waited >= silence && self.confirmed_by(turn, agent.number, false).is_some() {

@@ -459,7 +459,7 @@ mod restarts {
         new_registration_can_announce_again skipped_restart_restores_health_windows
         simultaneous_restarts_do_not_brake name_claim_succeeds_within_4_s
         timely_return_rejects_name_claim name_claim_denied_while_process_renews
-        name_claim_succeeds_after_election
+        name_claim_succeeds_after_election restore_delays_no_name_claim
     }
 }
 
