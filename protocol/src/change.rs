@@ -14,8 +14,8 @@ use crate::id::{
 use crate::lease::LeaseKey;
 use crate::prepared_query::PreparedQuery;
 use crate::record::{
-    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, Loss, LossCause, Node, ProcessBinding, Server,
-    Service, Session, Waiter,
+    Agent, Autopilot, Check, Coordinate, Entry, LockDelay, LockRequest, Loss, LossCause, Node,
+    ProcessBinding, Server, Service, Session, SharedHold, Waiter,
 };
 use crate::reply::{Applied, Refusal, Reply};
 use bytes::Bytes;
@@ -90,6 +90,13 @@ pub enum Change {
     PreparedQuery(QueryId, Option<Arc<PreparedQuery>>),
     /// The process of a session, under its node's folded name.
     Binding(NodeName, SessionId, Option<ProcessBinding>),
+    /// A waiting request, by its position in the queues of its locks. Since format 8, instead of
+    /// [`Change::Waiter`].
+    LockRequest(LogIndex, Option<Arc<LockRequest>>),
+    /// A holder of a lock in shared mode.
+    SharedHold(Key, SessionId, Option<SharedHold>),
+    /// A lock-delay for exclusive requests: it was a shared holder that ended.
+    SharedDelay(Key, Option<LockDelay>),
 }
 
 impl Change {
@@ -105,11 +112,13 @@ impl Change {
             },
             Self::Reply(_, _, Some(applied)) => match applied.reply {
                 Reply::Refused(Refusal::PreparedQuery(_)) => 6,
+                Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
             },
             Self::TableIndex(table, _) => table.since(),
             Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
             Self::Binding(..) => 7,
+            Self::LockRequest(..) | Self::SharedHold(..) | Self::SharedDelay(..) => 8,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }

@@ -8,7 +8,8 @@ use crate::id::{
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
 use crate::prepared_query::QuerySpec;
 use crate::record::{
-    Autopilot, Check, Coordinate, Incarnation, NewServer, Node, ProcessBinding, Server, Service, SessionSpec,
+    Autopilot, Check, Coordinate, Incarnation, LockMode, NewServer, Node, ProcessBinding, RequestedLock,
+    Server, Service, SessionSpec,
 };
 use bytes::Bytes;
 use core::net::SocketAddr;
@@ -170,6 +171,16 @@ pub enum Command {
     /// Ends a session whose process has exited. An unknown session, or one without a process, is a
     /// success and stays.
     EndOfProcess(SessionId),
+    /// Acquires one lock in any mode, or several at once: all or none. With a wait, the request
+    /// gets a position in their queues: [`crate::reply::Reply::Queued`].
+    AcquireLocks {
+        /// The locks, ascending by key; no key is empty or twice in it.
+        locks: Vec<RequestedLock>,
+        /// The session.
+        session: SessionId,
+        /// The maximum time to wait; zero for a reply at once.
+        wait: Duration,
+    },
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -243,6 +254,7 @@ impl Command {
             Self::GiveUpSession { .. } => 2,
             Self::UpdateCoordinate { .. } | Self::PreparedQuery(_) => 6,
             Self::CreateBoundSession(..) | Self::EndOfProcess(_) => 7,
+            Self::AcquireLocks { .. } => 8,
         }
     }
 }
@@ -332,6 +344,13 @@ pub struct NewEntry {
     pub value: Bytes,
     /// Its new flags.
     pub flags: u64,
+}
+
+impl From<NewEntry> for RequestedLock {
+    /// Returns the lock in exclusive mode.
+    fn from(NewEntry { key, value, flags }: NewEntry) -> Self {
+        Self { key, mode: LockMode::Exclusive, value, flags }
+    }
 }
 
 /// One operation of a transaction. Stored: only appended to.

@@ -8,6 +8,7 @@
 use crate::command::Command;
 use crate::query::{Answer, Query, Rows};
 use crate::record::{Loss, LossCause};
+use crate::reply::{Applied, Refusal, Reply};
 use crate::rpc::{Call, Request, Response, Unavailable};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub enum Dialect {
     /// Adds [`Query::Grants`], [`Query::Bindings`], [`Command::CreateBoundSession`],
     /// [`Command::EndOfProcess`] and [`LossCause::ProcessExited`].
     Sixth,
-    /// Adds [`Request::RenewGivingUp`].
+    /// Adds [`Request::RenewGivingUp`], [`Command::AcquireLocks`], [`Query::HeldEntry`]
+    /// and [`Query::RequestOutcome`].
     Seventh,
 }
 
@@ -60,7 +62,8 @@ impl Dialect {
             Self::Third => 4,
             Self::Fourth => 5,
             Self::Fifth => 6,
-            Self::Sixth | Self::Seventh => 7,
+            Self::Sixth => 7,
+            Self::Seventh => 8,
         }
     }
 
@@ -76,7 +79,7 @@ impl Call {
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
     /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
     /// there are neither grants nor bound sessions; before [`Dialect::Seventh`], a renewal has no
-    /// list.
+    /// list, and there are no locks in shared mode.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
@@ -127,6 +130,7 @@ fn since(query: &Query) -> Dialect {
         | Query::PreparedQuery(_)
         | Query::ResolvePreparedQuery(_) => Dialect::Fifth,
         Query::Grants(_) | Query::Bindings(_) => Dialect::Sixth,
+        Query::HeldEntry { .. } | Query::RequestOutcome { .. } => Dialect::Seventh,
         _ => Dialect::First,
     }
 }
@@ -136,12 +140,19 @@ impl Response {
     /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
     /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
     /// [`Dialect::Fourth`] its losses have no output of a check; before [`Dialect::Sixth`] the end
-    /// of a process is `Destroyed` too. A backup with rows that the peer
+    /// of a process is `Destroyed` too; before [`Dialect::Seventh`] a refused request for locks is
+    /// one that got none. A backup with rows that the peer
     /// does not support is denied.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
+            // A plain acquire of a session that also sent newer requests, through another agent.
+            Self::Applied(Applied { index, reply: Reply::Refused(Refusal::Lock(_)) })
+                if dialect < Dialect::Seventh =>
+            {
+                Self::Applied(Applied { index, reply: Reply::Succeeded(false) })
+            }
             Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
                 if dialect < Dialect::Sixth =>
             {
@@ -182,6 +193,7 @@ mod tests {
     use crate::lease::{LeaseId, LeaseKey};
     use crate::query::{Answer, Blocking, Consistency, Query, Rows};
     use crate::record::{Coordinate, Loss, LossCause};
+    use crate::reply::{Applied, LockRefusal, Refusal, Reply};
     use crate::rpc::{BackupPart, Call, CallId, Request, Response, Unavailable, ViewId};
     use std::sync::Arc;
     use std::time::Duration;
@@ -300,6 +312,14 @@ mod tests {
         let delete = begin(Request::Propose(None, delete));
         assert_eq!(*delete.in_dialect(Dialect::Fourth), begin(Request::Status));
         assert_eq!(*delete.in_dialect(Dialect::Fifth), delete);
+    }
+
+    #[test]
+    fn lock_refusal_becomes_false() {
+        let applied = |reply| Response::Applied(Applied { index: LogIndex(7), reply });
+        let refused = applied(Reply::Refused(Refusal::Lock(LockRefusal::UpgradeWaits("a".into()))));
+        assert_eq!(refused.clone().in_dialect(Dialect::Seventh), refused);
+        assert_eq!(refused.in_dialect(Dialect::Sixth), applied(Reply::Succeeded(false)));
     }
 
     #[test]

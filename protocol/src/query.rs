@@ -85,9 +85,38 @@ pub enum Query {
     /// The sessions of a node that are bound to processes, with these. Since
     /// [`Dialect::Sixth`](crate::dialect::Dialect::Sixth).
     Bindings(NodeName),
+    /// One key as [`Query::Entry`], but it names this session as the holder if it is any of the
+    /// shared ones. The index also moves when its hold ends. Since
+    /// [`Dialect::Seventh`](crate::dialect::Dialect::Seventh), as is the next one.
+    HeldEntry {
+        /// The key.
+        key: Key,
+        /// The session.
+        session: SessionId,
+    },
+    /// The outcome of a request for several locks, as [`Query::QueuePosition`] is for one.
+    RequestOutcome {
+        /// Its keys.
+        keys: Vec<Key>,
+        /// The session that waits or waited.
+        session: SessionId,
+        /// The queue position.
+        queue_position: LogIndex,
+        /// The index of the request in question.
+        enqueued_at_index: LogIndex,
+    },
 }
 
 impl Query {
+    /// Returns the keys of the queues in which its request waits or waited.
+    pub fn queues(&self) -> &[Key] {
+        match self {
+            Self::QueuePosition { key, .. } => std::slice::from_ref(key),
+            Self::RequestOutcome { keys, .. } => keys,
+            _ => &[],
+        }
+    }
+
     /// Returns `true` if the rows of the whole cluster may answer it, and not only those of one
     /// key, session or node.
     pub fn is_long(&self) -> bool {
@@ -118,7 +147,9 @@ impl Query {
             | Self::ResolvePreparedQuery(_)
             // One small row for each key of the request.
             | Self::Grants(_)
-            | Self::Bindings(_) => false,
+            | Self::Bindings(_)
+            | Self::HeldEntry { .. }
+            | Self::RequestOutcome { .. } => false,
         }
     }
 }

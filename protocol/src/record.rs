@@ -60,6 +60,106 @@ impl Lock {
     }
 }
 
+/// The mode of a lock. Stored: only appended to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LockMode {
+    /// One holder.
+    #[default]
+    Exclusive,
+    /// Any number of holders, all in this mode.
+    Shared,
+}
+
+impl LockMode {
+    /// Returns the API's name of the mode.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        }
+    }
+
+    /// Parses the API's name of a mode.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Exclusive, Self::Shared].into_iter().find(|mode| mode.as_str() == word)
+    }
+
+    /// Returns `true` if a lock cannot be held in both modes at once.
+    pub fn conflicts_with(self, other: Self) -> bool {
+        self == Self::Exclusive || other == Self::Exclusive
+    }
+}
+
+/// A holder of a lock in [shared mode](LockMode::Shared). The entry names the oldest one; all have
+/// the fence of the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedHold {
+    /// The log index of the grant.
+    pub granted_index: LogIndex,
+    /// Its position in the queue; 0 if it was granted at once, or is the first of its period.
+    pub queue_position: LogIndex,
+    /// The time of the grant.
+    pub granted_at: WallTime,
+    /// The log index of the waiting request that the grant answers, as in [`Lock::granted_for`].
+    pub granted_for: Option<LogIndex>,
+}
+
+/// A lock of a request, and what its grant writes. A grant in shared mode writes no value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestedLock {
+    /// The key.
+    pub key: Key,
+    /// The mode.
+    pub mode: LockMode,
+    /// The value.
+    pub value: Bytes,
+    /// An opaque number for clients.
+    pub flags: u64,
+}
+
+impl SharedHold {
+    /// Returns a number that is lower for older holders of a lock.
+    pub fn age(&self) -> (LogIndex, LogIndex) {
+        (self.granted_index, self.queue_position)
+    }
+}
+
+/// The maximum number of locks of one request.
+pub const MAX_REQUESTED_LOCKS: usize = 64;
+
+/// A request that waits in the queues of its locks, with one position for all of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRequest {
+    /// The waiting session.
+    pub session: SessionId,
+    /// The locks, ascending by key, at least one; granted all at once.
+    pub locks: Vec<RequestedLock>,
+    /// The maximum time to wait.
+    pub wait: Duration,
+    /// The log index of the newest request for this position, unique to it.
+    pub enqueued_at_index: LogIndex,
+    /// The time of that request; 0 if a build before format 8 wrote it.
+    pub enqueued_at: WallTime,
+}
+
+impl LockRequest {
+    /// Returns the request for a lock, if it is one of its locks.
+    pub fn of(&self, key: &Key) -> Option<&RequestedLock> {
+        let found = self.locks.binary_search_by_key(&key, |lock| &lock.key).ok()?;
+        self.locks.get(found)
+    }
+
+    /// Returns the mode in which it wants a lock.
+    pub fn mode_of(&self, key: &Key) -> Option<LockMode> {
+        self.of(key).map(|lock| lock.mode)
+    }
+
+    /// Returns the first of its keys.
+    pub fn first_key(&self) -> &Key {
+        &self.locks[0].key
+    }
+}
+
 /// The treatment of a session's keys when the session ends. Stored: only appended to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Behavior {

@@ -4,7 +4,7 @@
 //! result and part of the reply; [`crate::rpc::Unavailable`] means that there is no result;
 //! anything fatal stops the process.
 
-use crate::id::{AgentNumber, CheckId, Fence, Generation, LogIndex, NodeName, ServerId, SessionId};
+use crate::id::{AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, SessionId};
 use crate::lease::{LeaseId, LeaseSecret};
 use crate::record::{Check, Entry, Node, Service};
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,8 @@ pub enum Reply {
     Refused(Refusal),
     /// The number of the gossip key in use.
     GossipKey(u32),
+    /// The session holds several locks, with these fencing tokens, in the order of the request.
+    GrantedAll(Vec<Fence>),
 }
 
 /// One element of a transaction's results. Stored: only appended to.
@@ -129,4 +131,21 @@ pub enum Refusal {
     /// An invalid write of a prepared query, with Consul's text.
     #[error("{0}")]
     PreparedQuery(String),
+    /// A request for locks that could never be granted.
+    #[error("{0}")]
+    Lock(LockRefusal),
+}
+
+/// The reason why a request for locks was rejected. Stored: only appended to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum LockRefusal {
+    /// Two shared holders that wait for the exclusive lock would wait for each other.
+    #[error("another shared holder of {0:?} waits for the exclusive lock: release the shared one first")]
+    UpgradeWaits(Key),
+    /// A shared holder asks for several locks, this one in exclusive mode.
+    #[error("the session holds {0:?} in shared mode: release it before asking for several locks")]
+    UpgradeOfSeveral(Key),
+    /// The session waits for this lock in a request for other locks.
+    #[error("the session waits for {0:?} with another request: end that one first")]
+    WaitsAlready(Key),
 }

@@ -237,7 +237,7 @@ fn outcome(response: &Response) -> CallOutcome {
         Response::Applied(applied) => match &applied.reply {
             Reply::Succeeded(false) => CallOutcome::False,
             Reply::Delayed { .. } => CallOutcome::LockDelay,
-            Reply::Granted { .. } => CallOutcome::Granted,
+            Reply::Granted { .. } | Reply::GrantedAll(_) => CallOutcome::Granted,
             Reply::Queued { .. } => CallOutcome::Queued,
             Reply::TxnFailed(_) => CallOutcome::TxnFailed,
             Reply::Refused(_) => CallOutcome::Refused,

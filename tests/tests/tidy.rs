@@ -20,16 +20,16 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_390, 920)),
+    ("protocol", most(3_500, 920)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(14_730, 14_180)),
-    ("server", most(9_230, 4_740)),
-    ("agent/client", most(6_600, 3_240)),
-    ("agent/core", most(10_080, 7_480)),
-    ("agent", most(14_680, 9_200)),
-    ("agent/cli", most(10_760, 3_880)),
+    ("server/core", most(15_270, 14_790)),
+    ("server", most(9_240, 4_780)),
+    ("agent/client", most(6_700, 3_260)),
+    ("agent/core", most(10_120, 7_490)),
+    ("agent", most(14_770, 9_280)),
+    ("agent/cli", most(10_790, 3_890)),
     ("agent/migrate", most(3_180, 1_450)),
-    ("tests", most(0, 40_050)),
+    ("tests", most(0, 40_350)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 

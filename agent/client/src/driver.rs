@@ -3,8 +3,9 @@
 //! Every input is processed under one lock, and the resulting requests are sent at once, each in a
 //! task of its own. One additional task drives the timers. The driver makes no decisions.
 
-use crate::client::{Client, Tidying};
+use crate::client::{Answer, Client, Tidying};
 use crate::clock::Timer;
+use crate::entry::Entry;
 use crate::error::Error;
 use crate::holder::{
     Acquisition, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, MAX_STALENESS, Moment,
@@ -359,12 +360,9 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             lease.map(Response::NodeLease).map_err(|why| client.garbled(why.to_string()))
         }
         Request::EndSession(session, reason) => sessions.end(&session, reason).await.map(|()| Response::Done),
-        Request::Get(key, read) => {
-            let is_stale = read.consistency == Consistency::Stale;
-            kv.get(&key, &read).await.map(|entry| match is_stale && entry.last_contact > MAX_STALENESS {
-                true => Response::Outdated,
-                false => Response::Entries(entry.value.into_iter().collect(), entry.index),
-            })
+        Request::Get(key, read) => kv.get(&key, &read).await.map(|entry| looked(entry, read)),
+        Request::GetHeld(key, session, read) => {
+            kv.held(&key, &session, &read).await.map(|entry| looked(entry, read))
         }
         Request::List(prefix, read) => {
             kv.list(&prefix, &read).await.map(|answer| Response::Entries(answer.value, answer.index))
@@ -374,6 +372,9 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             None => kv.acquire(&key, &session, value, flags).await,
         }
         .map(Response::Acquired),
+        Request::AcquireShared(Write { key, flags, .. }, session, queue_for) => {
+            kv.acquire_shared(&key, &session, flags, queue_for).await.map(Response::Acquired)
+        }
         Request::Release(write, session) => {
             kv.release(&write.key, &session, write.value, write.flags).await.map(Response::Verdict)
         }
@@ -381,6 +382,14 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
             kv.cas(&write.key, write.value, write.flags, index).await.map(Response::Verdict)
         }
         Request::Delete(key) => kv.delete(&key).await.map(|()| Response::Done),
+    }
+}
+
+fn looked(entry: Answer<Option<Entry>>, read: Read) -> Response {
+    let is_stale = read.consistency == Consistency::Stale;
+    match is_stale && entry.last_contact > MAX_STALENESS {
+        true => Response::Outdated,
+        false => Response::Entries(entry.value.into_iter().collect(), entry.index),
     }
 }
 

@@ -85,6 +85,17 @@ impl Kv<'_> {
         Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
     }
 
+    /// Returns one key as a session sees it: the entry names the session as the holder if it is any
+    /// of those that share the lock.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn held(&self, key: &str, session: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
+        let target = at(key).with("holder", session).read(read);
+        let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
+        Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
+    }
+
     /// Returns all entries whose key starts with `prefix`, in ascending order. For very many, use
     /// [`Kv::entries`].
     ///
@@ -213,6 +224,27 @@ impl Kv<'_> {
     ) -> Result<Acquired, Error> {
         let target = flagged(key, flags).with("acquire", session).waiting(wait);
         self.taken(target, value.into()).await
+    }
+
+    /// Acquires the key's lock in shared mode, at once or by waiting for up to `wait` in its queue.
+    /// The value stays as it is; the flags are those of a key that the grant creates. An exclusive
+    /// holder becomes a shared one.
+    ///
+    /// # Errors
+    /// As [`Kv::acquire_waiting`].
+    pub async fn acquire_shared(
+        &self,
+        key: &str,
+        session: &str,
+        flags: u64,
+        wait: Option<Duration>,
+    ) -> Result<Acquired, Error> {
+        let target = flagged(key, flags).with("acquire", session).with("mode", "shared");
+        let target = match wait {
+            Some(wait) => target.waiting(wait),
+            None => target,
+        };
+        self.taken(target, Bytes::new()).await
     }
 
     async fn taken(&self, target: Target, value: Bytes) -> Result<Acquired, Error> {

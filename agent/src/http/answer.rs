@@ -159,7 +159,11 @@ impl From<Unavailable> for Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         crate::metrics::REFUSALS.with_label_values(&[refusal_kind(&refusal)]).inc();
-        let failure = Self::refused(refusal.to_string());
+        let failure = match &refusal {
+            // No client of Consul sends such a request.
+            Refusal::Lock(_) => Self::new(StatusCode::CONFLICT, refusal.to_string()),
+            _ => Self::refused(refusal.to_string()),
+        };
         match refusal {
             // Room may come, and another id is drawn: the same request may succeed.
             Refusal::QueueFull(_) | Refusal::SessionIdInUse(_) => failure.with_outcome(Outcome::NotDone),
@@ -198,6 +202,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Roster(_) => "roster",
         Refusal::Restore(_) => "restore",
         Refusal::PreparedQuery(_) => "prepared_query",
+        Refusal::Lock(_) => "lock",
     }
 }
 

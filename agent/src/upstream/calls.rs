@@ -2,13 +2,13 @@
 //! the table at the end, and no method of the upstream.
 
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
-use lockmesh_protocol::command::{Command, NewEntry};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
 use lockmesh_protocol::lease::{LeaseId, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
-use lockmesh_protocol::record::{Autopilot, Session};
+use lockmesh_protocol::record::{Autopilot, RequestedLock, Session};
 use lockmesh_protocol::reply::Applied;
 use lockmesh_protocol::rpc::{self, BackupPart, Request, Response, Status, ViewId};
 use std::sync::Arc;
@@ -29,17 +29,17 @@ pub trait Call {
     fn answer(answered: Answered) -> Result<Self::Answer, Answered>;
 }
 
-/// Acquires a lock, or waits in its queue for up to `wait`. The answer is the index of the enqueue
-/// and the reply of an acquire. Dropping the future gives up the position.
+/// Acquires locks, all or none, or waits in their queues for up to `wait`. The answer is the index
+/// of the enqueue and the reply of an acquire. Dropping the future gives up the position.
 ///
-/// After an error the lock may have been granted to the session, unless it was
+/// After an error the locks may have been granted to the session, unless that was
 /// [certainly not done](lockmesh_protocol::rpc::Unavailable::certainly_not_done): the owner of the
-/// session must release the lock, or end the session.
+/// session must release them, or end the session.
 #[derive(Debug)]
 pub struct Acquire {
-    /// The lock's entry.
-    pub new: NewEntry,
-    /// The session that is to hold the lock.
+    /// The locks, ascending by key, at least one.
+    pub locks: Vec<RequestedLock>,
+    /// The session that is to hold them.
     pub session: SessionId,
     /// The maximum wait.
     pub wait: Duration,
@@ -218,7 +218,7 @@ calls! {
         Answered::Response(Response::Applied(applied)) => applied
     }
     Acquire -> (LogIndex, Applied) {
-        Acquire { new, session, wait } => LocalCall::Acquire { new, session, wait },
+        Acquire { locks, session, wait } => LocalCall::Acquire { locks, session, wait },
         Answered::Acquired(enqueued_at_index, applied) => (enqueued_at_index, applied)
     }
     EndSession -> () {

@@ -348,7 +348,9 @@ impl Quorum for Driver {
             // A caller is dropped without a reply only during shutdown.
             let answer = answer.unwrap_or_else(|_| Err(shutting_down()));
             // Only from here on the caller owns the lock; an undelivered grant is released.
-            if let Ok(Answered::Acquired(_, Applied { reply: Reply::Granted { .. }, .. })) = &answer {
+            if let Ok(Answered::Acquired(_, Applied { reply, .. })) = &answer
+                && matches!(reply, Reply::Granted { .. } | Reply::GrantedAll(_))
+            {
                 self.handle(Input::Heard(token));
             }
             answer

@@ -140,7 +140,7 @@ pub(crate) struct Observer {
     /// The last index of each uncommitted batch in the log, and the time of its proposal.
     proposed: VecDeque<(LogIndex, Time)>,
     /// The sessions waiting for a lock, by queue position, and the start of the wait.
-    waiting: BTreeMap<(Key, LogIndex), (SessionId, Time)>,
+    waiting: BTreeMap<LogIndex, (Key, SessionId, Time)>,
     /// The measurements to collect.
     pub(crate) observed: Observed,
 }
@@ -168,11 +168,15 @@ impl Observer {
         for change in changes {
             match change {
                 Change::Waiter(key, queue_position, Some(waiter)) => {
-                    let since = || (waiter.session, now);
-                    self.waiting.entry((key.clone(), *queue_position)).or_insert_with(since);
+                    let since = || (key.clone(), waiter.session, now);
+                    self.waiting.entry(*queue_position).or_insert_with(since);
                 }
-                Change::Waiter(key, queue_position, None) => {
-                    self.left_queue(now, (key.clone(), *queue_position), state);
+                Change::LockRequest(queue_position, Some(request)) => {
+                    let since = || (request.first_key().clone(), request.session, now);
+                    self.waiting.entry(*queue_position).or_insert_with(since);
+                }
+                Change::Waiter(_, queue_position, None) | Change::LockRequest(queue_position, None) => {
+                    self.left_queue(now, *queue_position, state);
                 }
                 Change::Loss(_, Some(loss)) => self.lost(loss),
                 _ => {}
@@ -188,9 +192,9 @@ impl Observer {
 
     /// Records the end of a wait. A granted session leaves the queue in the same command; others
     /// leave it without the lock.
-    fn left_queue(&mut self, now: Time, position: (Key, LogIndex), state: &State) {
-        let Some((session, since)) = self.waiting.remove(&position) else { return };
-        if state.holder(&position.0) == Some(&session) {
+    fn left_queue(&mut self, now: Time, position: LogIndex, state: &State) {
+        let Some((key, session, since)) = self.waiting.remove(&position) else { return };
+        if state.mode_held(&key, session).is_some() {
             self.observed.lock_waits.push(now.since(since));
         }
     }

@@ -20,7 +20,7 @@ use lockmesh_protocol::prepared_query::{PreparedQuery, QUERIES_MAX, QUERY_BYTES_
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::record::{
     Behavior, Coordinate, Entry, Finite, Lock, LockDelay, Loss, LossCause, NewServer, Node, ProcessBinding,
-    SessionSpec, Waiter,
+    SessionSpec, SharedHold, Waiter,
 };
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::sync::Arc;
@@ -358,6 +358,12 @@ fn broken_rows_are_found_out() {
         cluster.state.check().expect_err("an invariant is violated").to_string()
     };
     let delay = LockDelay { started_at_index: LogIndex(1), duration: Duration::from_secs(1) };
+    let hold = SharedHold {
+        granted_index: LogIndex(1),
+        queue_position: LogIndex(0),
+        granted_at: WallTime(1),
+        granted_for: None,
+    };
     let node = NodeName::from("n1");
     let cases = [
         (Change::Session(session("s1"), None), "every holder of a lock"),
@@ -365,9 +371,12 @@ fn broken_rows_are_found_out() {
         (Change::TableIndex(Table::Entries, LogIndex(0)), "newer than its table"),
         (Change::Fence(Fence(0)), "fencing token"),
         (Change::LockDelay(Key::from("a"), Some(delay)), "has no holder"),
-        (waits("b", "s1"), "held or closed"),
+        (Change::SharedDelay(Key::from("a"), Some(delay)), "without another delay or an exclusive holder"),
+        (Change::SharedHold(Key::from("b"), session("s1"), Some(hold)), "never beside another"),
+        (Change::SharedHold(Key::from("a"), session("s9"), Some(hold)), "every holder of a lock"),
+        (waits("b", "s1"), "without passing another"),
         (waits("a", "s9"), "a session that lives"),
-        (waits("a", "s1"), "does not hold"),
+        (waits("a", "s1"), "has a use for it"),
         (Change::Check(node.clone(), CheckId::from("serfhealth"), None), "every session's node"),
         (Change::NodeIndex(node, None), "no two nodes"),
         (Change::Coordinate("n9".into(), Some(Arc::default())), "coordinate is of a registered node"),

@@ -12,13 +12,15 @@ use lockmesh_protocol::id::{
 };
 use lockmesh_protocol::lease::{HealthWindow, LeaseKey};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::Waiter;
+use lockmesh_protocol::record::{LockRequest, RequestedLock, Waiter};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::test_runner::TestCaseError;
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use storm::actions::{Action, KEYS, NODES, SESSIONS, actions, contention, node};
+use storm::locks::{self, Locks};
 use storm::model::Model;
 
 /// A state with its history.
@@ -116,6 +118,32 @@ proptest! {
             prop_assert_eq!(waiters(&run.state), model.sorted_waiters());
             prop_assert_eq!(run.state.check(), Ok(()));
         }
+    }
+
+    /// Locks in both modes, several at once, are granted as a search from the start would grant
+    /// them: no two holds conflict, all or none, upgrades first, then by position.
+    #[test]
+    fn shared_locks_match_model(actions in locks::actions()) {
+        let (mut run, mut model) = (Run::at(format::NEWEST), Locks::default());
+        for command in locks::beginning() {
+            run.apply(None, command);
+        }
+        for action in actions {
+            let command = model.command(&action);
+            let (applied, _) = run.apply(None, command.clone());
+            model.apply(applied.index, &command, &applied.reply);
+            let held = |key: &str, id| Some((Key::from(key), id, run.state.mode_held(&Key::from(key), id)?));
+            let of_key = |key| locks::OWNERS.into_iter().filter_map(move |name| held(key, names::session(name)));
+            let holds: BTreeSet<_> = locks::LOCKS.into_iter().flat_map(of_key).collect();
+            prop_assert_eq!(holds, model.holds(), "{:?}", command);
+            let positions = run.state.requests().iter().map(|(position, request)| (*position, request.session));
+            prop_assert_eq!(positions.collect::<BTreeSet<_>>(), model.positions(), "{:?}", command);
+            prop_assert_eq!(run.state.check(), Ok(()));
+            prop_assert_eq!(&run.state, &run.rebuilt);
+        }
+        let mut from_rows = State::new();
+        run.state.rows().for_each(|row| from_rows.load(row));
+        prop_assert_eq!(&run.state, &from_rows);
     }
 
     /// The same log gives the same replies, changes and state.
@@ -319,7 +347,12 @@ fn rows(state: &State, query: Query) -> Rows {
 }
 
 fn waiters(state: &State) -> Vec<(Key, LogIndex, Waiter)> {
-    state.waiters().map(|(key, position, row)| (key.clone(), position, Waiter::clone(row))).collect()
+    let waiter = |row: &LockRequest| {
+        let RequestedLock { value, flags, .. } = row.locks[0].clone();
+        let LockRequest { session, wait, enqueued_at_index, .. } = *row;
+        Waiter { session, value, flags, wait, enqueued_at_index }
+    };
+    state.waiters().map(|(key, position, row)| (key.clone(), position, waiter(row))).collect()
 }
 
 /// An answer as clients see it, without the pending-grant mark, which only agents use.

@@ -91,6 +91,11 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::Waiter(key, queue_position, row) => {
             (b'k', RowName::InQueue(key.as_str(), *queue_position), row.is_some())
         }
+        Change::LockRequest(queue_position, row) => (b'R', RowName::Number(queue_position.0), row.is_some()),
+        Change::SharedHold(key, session, row) => {
+            (b'H', RowName::Of(key.as_str(), session.as_bytes()), row.is_some())
+        }
+        Change::SharedDelay(key, row) => (b'D', RowName::Text(key.as_str()), row.is_some()),
         Change::Agent(number, row) => (b'a', RowName::Number(number.0.into()), row.is_some()),
         Change::Reply(agent, sequence, row) => {
             (REPLY, RowName::Numbers(agent.0.into(), *sequence), row.is_some())

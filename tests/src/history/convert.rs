@@ -33,7 +33,9 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
         Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
         Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
         Answer::Queued { .. } => Reply::Queued,
-        Answer::Agent { .. } | Answer::Server(_) | Answer::GossipKey(_) => return None,
+        Answer::Agent { .. } | Answer::Server(_) | Answer::GossipKey(_) | Answer::GrantedAll(_) => {
+            return None;
+        }
     })
 }
 

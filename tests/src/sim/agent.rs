@@ -671,7 +671,10 @@ fn note_refusal(stage: &mut Stage, judge: &mut Judge, wish: &Wish, reason: &Unav
 fn local_call(request: &Request) -> LocalCall {
     match request.clone() {
         Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session, wait })) => {
-            LocalCall::Acquire { new, session, wait }
+            LocalCall::Acquire { locks: vec![new.into()], session, wait }
+        }
+        Request::Propose(_, Command::AcquireLocks { locks, session, wait }) if !wait.is_zero() => {
+            LocalCall::Acquire { locks, session, wait }
         }
         Request::Propose(_, command) => LocalCall::Propose(command),
         Request::Read { query, consistency, blocking } => LocalCall::Read { query, consistency, blocking },

@@ -609,7 +609,12 @@ impl Guard {
         }
         // Clients of this simulation write every value only once; a guard may write the same value
         // again.
-        let goal = Goal::Lock(LockGoal { key: key.as_str().to_owned(), value: Bytes::new(), flags: 0 });
+        let goal = Goal::Lock(LockGoal {
+            key: key.as_str().to_owned(),
+            value: Bytes::new(),
+            flags: 0,
+            is_shared: false,
+        });
         self.doing = Doing::Acquiring(id, key);
         self.handle_input(
             stage,

@@ -13,7 +13,7 @@ use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
-use lockmesh_protocol::record::{Behavior, SessionSpec};
+use lockmesh_protocol::record::{Behavior, LockMode, RequestedLock, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request as Asked, Response as Answers, Unavailable};
 use std::time::Duration;
@@ -31,10 +31,17 @@ const BLOCKING_SLACK: Duration = Duration::from_secs(15);
 pub fn limit(request: &Request) -> Duration {
     match request {
         Request::Renew(_, limit) | Request::FindSession(_, limit) => *limit,
-        Request::Get(_, read) | Request::List(_, read) | Request::NodeLease(_, read) if read.index > 0 => {
+        Request::Get(_, read)
+        | Request::GetHeld(_, _, read)
+        | Request::List(_, read)
+        | Request::NodeLease(_, read)
+            if read.index > 0 =>
+        {
             read.wait.unwrap_or_default() + BLOCKING_SLACK
         }
-        Request::Acquire(_, _, Some(wait)) => *wait + BLOCKING_SLACK,
+        Request::Acquire(_, _, Some(wait)) | Request::AcquireShared(_, _, Some(wait)) => {
+            *wait + BLOCKING_SLACK
+        }
         _ => CALL_TIMEOUT,
     }
 }
@@ -71,9 +78,20 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
         }
         Request::NodeLease(..) => unreachable!("not a call of the quorum"),
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
+        Request::GetHeld(key, session, how) => {
+            return read(Query::HeldEntry { key: key.into(), session: id_of(&session) }, how);
+        }
         Request::List(prefix, how) => return read(Query::Entries(prefix.into()), how),
         Request::Acquire(write, session, Some(wait)) => {
-            return LocalCall::Acquire { new: entry(write), session: id_of(&session), wait };
+            return LocalCall::Acquire { locks: vec![entry(write).into()], session: id_of(&session), wait };
+        }
+        Request::AcquireShared(write, session, wait) => {
+            let locks = vec![RequestedLock { mode: LockMode::Shared, ..entry(write).into() }];
+            let session = id_of(&session);
+            match wait {
+                Some(wait) => return LocalCall::Acquire { locks, session, wait },
+                None => Command::AcquireLocks { locks, session, wait: Duration::ZERO },
+            }
         }
         Request::Acquire(write, session, None) => {
             Command::Kv(KvCommand::Acquire(entry(write), id_of(&session)))
@@ -130,9 +148,11 @@ pub enum Kind {
 /// Returns the kind of a request.
 pub fn kind(request: &Request) -> Kind {
     match request {
-        Request::Acquire(..) => Kind::Acquire,
-        Request::Get(_, read) if read.consistency == Freshness::Stale => Kind::StaleLook,
-        Request::Get(..) => Kind::Look,
+        Request::Acquire(..) | Request::AcquireShared(..) => Kind::Acquire,
+        Request::Get(_, read) | Request::GetHeld(_, _, read) if read.consistency == Freshness::Stale => {
+            Kind::StaleLook
+        }
+        Request::Get(..) | Request::GetHeld(..) => Kind::Look,
         _ => Kind::Other,
     }
 }

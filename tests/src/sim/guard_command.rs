@@ -210,7 +210,8 @@ impl Guard {
         job.record.is_given_back = true;
         stage.log(|| format!("the supervisor gives {} of {} back", job.key, job.session));
         let (hold, session) = (job.hold, job.session.to_string());
-        let goal = LockGoal { key: job.key.as_str().to_owned(), value: Bytes::new(), flags: 0 };
+        let goal =
+            LockGoal { key: job.key.as_str().to_owned(), value: Bytes::new(), flags: 0, is_shared: false };
         let seat = SUPERVISORS + number;
         let options = SessionOptions::named(guard_calls::SESSION_NAME);
         self.seats.insert(seat, Seat::new(Holder::new(options, SessionUse::OneHold, self.job_draw.bits())));

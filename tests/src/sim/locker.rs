@@ -9,7 +9,7 @@ use super::stage::Stage;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use lockmesh_protocol::query::{Query, Rows};
-use lockmesh_protocol::record::{Behavior, SessionSpec};
+use lockmesh_protocol::record::{Behavior, LockMode, RequestedLock, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 use lockmesh_protocol::time::Time;
@@ -104,7 +104,8 @@ impl Locker {
                     self.session.as_ref().is_some_and(|session| session.unheard.contains_key(&key));
                 match number {
                     _ if is_unheard => None,
-                    9 | 10 => Some(self.enqueue(stage, key)),
+                    9 => Some(self.enqueue(stage, key)),
+                    10 => self.request(stage, judge, key),
                     _ => Some(self.acquire(stage, key)),
                 }
             }
@@ -115,11 +116,10 @@ impl Locker {
     fn waits_for_unheard(&mut self, stage: &Stage, judge: &Judge) -> bool {
         let Some(session) = self.session.as_mut().filter(|_| stage.calm) else { return false };
         let (id, history) = (&session.id, &judge.history);
-        let holds = |key: &Key, before: Fence| match history.state().query(&Query::Entry(key.clone())).1 {
-            Rows::Entries(entries) => entries
-                .iter()
-                .any(|entry| entry.lock.session.as_ref() == Some(id) && entry.lock.fence > before),
-            _ => false,
+        let holds = |key: &Key, before: Fence| {
+            let query = Query::HeldEntry { key: key.clone(), session: *id };
+            let Rows::Entries(entries) = history.state().query(&query).1 else { return false };
+            entries.iter().any(|entry| entry.lock.session.as_ref() == Some(id) && entry.lock.fence > before)
         };
         let is_owed =
             |key: &Key, lock: Unheard| lock.restores == history.restores() && holds(key, lock.before);
@@ -130,18 +130,24 @@ impl Locker {
     /// The client disconnects while it waits. Its session may live on, and no longer wants the
     /// lock.
     pub fn went_away(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
-        let Request::Propose(_, Command::Kv(KvCommand::Enqueue { new, session: id, .. })) = &wish.request
-        else {
-            return self.gave_up(stage, judge, wish);
+        let Request::Propose(_, asked) = &wish.request else { return self.gave_up(stage, judge, wish) };
+        let (id, keys) = match asked {
+            Command::Kv(KvCommand::Enqueue { new, session, .. }) => (session, vec![&new.key]),
+            Command::AcquireLocks { locks, session, wait } if !wait.is_zero() => {
+                (session, locks.iter().map(|lock| &lock.key).collect())
+            }
+            _ => return self.gave_up(stage, judge, wish),
         };
         let is_kept = stage.draw.once_in(2);
         let Some(session) = self.session.as_mut().filter(|session| is_kept && session.id == *id) else {
             return self.gave_up(stage, judge, wish);
         };
-        session.held.remove(&new.key);
         let restores = judge.history.restores();
-        session.unheard.insert(new.key.clone(), Unheard { before: self.fence, restores });
-        judge.see(stage, &Fact::LetsGo { session: id, key: Some(&new.key) });
+        for key in keys {
+            session.held.remove(key);
+            session.unheard.insert(key.clone(), Unheard { before: self.fence, restores });
+            judge.see(stage, &Fact::LetsGo { session: id, key: Some(key) });
+        }
     }
 
     /// The agent could not release a lock.
@@ -190,6 +196,32 @@ impl Locker {
         let longest = stage.plan.clients.timeout;
         let wait = stage.draw.duration(longest / 20, longest);
         command(stage, Command::Kv(KvCommand::Enqueue { new, session, wait }))
+    }
+
+    /// Requests one or two locks in any modes, at once or in their queues.
+    fn request(&mut self, stage: &mut Stage, judge: &mut Judge, key: Key) -> Option<Wish> {
+        let keys = BTreeSet::from([key, lock_key(stage)]);
+        let unheard = self.session.as_ref().map(|session| &session.unheard);
+        if keys.iter().any(|key| unheard.is_some_and(|unheard| unheard.contains_key(key))) {
+            return None;
+        }
+        let longest = stage.plan.clients.timeout;
+        let waits = stage.draw.once_in(2);
+        let wait = if waits { stage.draw.duration(longest / 20, longest) } else { Duration::ZERO };
+        let mut locks = Vec::new();
+        for key in keys {
+            let mode = *stage.draw.pick(&[LockMode::Shared, LockMode::Shared, LockMode::Exclusive]);
+            locks.push(RequestedLock { mode, ..self.entry(key).0.into() });
+        }
+        let owned = self.session.as_mut()?;
+        let session = owned.id;
+        for RequestedLock { key, .. } in locks.iter().filter(|lock| lock.mode == LockMode::Shared) {
+            // Others may share the lock before the reply arrives.
+            if owned.held.remove(key) {
+                judge.see(stage, &Fact::LetsGo { session: &session, key: Some(key) });
+            }
+        }
+        Some(command(stage, Command::AcquireLocks { locks, session, wait }))
     }
 
     fn entry(&mut self, key: Key) -> (NewEntry, SessionId) {
@@ -275,7 +307,38 @@ impl Locker {
                 self.served |= stage.calm;
                 self.acquired(stage, judge, &entry.key, id, reply);
             }
+            (Command::AcquireLocks { locks, session, .. }, reply) => {
+                self.acquired_all(stage, judge, locks, session, reply);
+            }
             _ => {}
+        }
+    }
+
+    /// Receives the reply to a request for locks. If it was refused, the session holds what it
+    /// held.
+    fn acquired_all(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        locks: &[RequestedLock],
+        id: &SessionId,
+        reply: &Reply,
+    ) {
+        let fences = match reply {
+            Reply::Granted { fence } => std::slice::from_ref(fence),
+            Reply::GrantedAll(fences) => fences,
+            Reply::Refused(Refusal::Lock(_)) => return stage.hit(Mark::RequestRefused),
+            Reply::Refused(_) => return self.acquired(stage, judge, &locks[0].key, id, reply),
+            _ => return,
+        };
+        for (lock, fence) in locks.iter().zip(fences) {
+            if lock.mode == LockMode::Shared {
+                stage.hit(Mark::GrantedShared);
+            }
+            self.acquired(stage, judge, &lock.key, id, &Reply::Granted { fence: *fence });
+        }
+        if locks.len() > 1 {
+            stage.hit(Mark::GrantedSeveral);
         }
     }
 
@@ -305,7 +368,11 @@ impl Locker {
     /// A requested lock was definitely not taken: nothing has changed.
     pub fn refused(&mut self, stage: &mut Stage, judge: &mut Judge, wish: &Wish) {
         match &wish.request {
-            Request::Propose(_, Command::Kv(KvCommand::Acquire(..) | KvCommand::Enqueue { .. })) => {}
+            Request::Propose(
+                _,
+                Command::Kv(KvCommand::Acquire(..) | KvCommand::Enqueue { .. })
+                | Command::AcquireLocks { .. },
+            ) => {}
             _ => self.gave_up(stage, judge, wish),
         }
     }

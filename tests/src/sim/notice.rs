@@ -184,7 +184,9 @@ impl World {
         {
             self.stage.hit(Mark::DeleteBehavior);
         }
-        let gives_up = || past.changes.iter().any(|change| matches!(change, Change::Waiter(_, _, None)));
+        let leaves =
+            |change: &Change| matches!(change, Change::Waiter(.., None) | Change::LockRequest(_, None));
+        let gives_up = || past.changes.iter().any(leaves);
         let frees = || past.changes.iter().any(|change| matches!(change, Change::Entry(..)));
         match (&proposal.command, &reply.reply) {
             (Command::EndWait { .. }, _) if gives_up() => self.stage.hit(Mark::WaitEnded),

@@ -212,7 +212,7 @@ impl Hold {
         attempt.step = AttemptStep::Looking;
         // An index is waited for once: later reads request the current state.
         let read = std::mem::take(&mut attempt.read);
-        self.send(self.goal.look(read), cx);
+        self.send(self.goal.look(&self.session, read), cx);
     }
 
     pub(super) fn attempt_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
@@ -311,7 +311,7 @@ impl Hold {
                     // Another client was faster, or there is a delay that this agent does not
                     // report: a read distinguishes the two.
                     attempt.step = AttemptStep::LookingAgain;
-                    self.send(self.goal.look(Read::default()), cx);
+                    self.send(self.goal.look(&self.session, Read::default()), cx);
                     return Ok(None);
                 }
             },

@@ -32,6 +32,8 @@ pub struct LockGoal {
     pub value: Bytes,
     /// The flags that distinguish a lock from other keys.
     pub flags: u64,
+    /// Set for shared mode, in which any number of sessions hold the lock. It writes no value.
+    pub is_shared: bool,
 }
 
 /// A slot of a semaphore: the session's name in the list of holders under the prefix, plus the
@@ -66,9 +68,10 @@ impl Goal {
         }
     }
 
-    /// Returns the request that reads the current holders.
-    pub(super) fn look(&self, read: Read) -> Request {
+    /// Returns the request that reads the current holders, as this session sees them.
+    pub(super) fn look(&self, session: &str, read: Read) -> Request {
         match self {
+            Self::Lock(lock) if lock.is_shared => Request::GetHeld(lock.key.clone(), session.into(), read),
             Self::Lock(lock) => Request::Get(lock.key.clone(), read),
             Self::Slot(slot) => Request::List(slot.folder(), read),
         }
@@ -100,10 +103,13 @@ impl Goal {
                 entry.map_or(Ok(()), |entry| lock.check(entry))?;
                 let holder = entry.and_then(|entry| entry.session.as_deref());
                 // With a queue, the acquire is sent even if others hold the lock: it waits there.
-                if queue_for.is_none() && holder.is_some_and(|holder| holder != session) {
+                // A shared lock may be free beside its holder.
+                let may_be_free = lock.is_shared || holder.is_none_or(|holder| holder == session);
+                if queue_for.is_none() && !may_be_free {
                     return Ok(Look::Taken);
                 }
-                Ok(Look::Free(Request::Acquire(lock.write(), session.into(), queue_for)))
+                let acquire = if lock.is_shared { Request::AcquireShared } else { Request::Acquire };
+                Ok(Look::Free(acquire(lock.write(), session.into(), queue_for)))
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
@@ -220,8 +226,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn shared_lock_requested_beside_holder() {
+        let goal = LockGoal { key: "job".into(), value: Bytes::new(), flags: 7, is_shared: true };
+        let lock = Goal::Lock(goal.clone());
+        let read = Request::GetHeld("job".into(), "me".into(), Read::stale());
+        assert_eq!(lock.look("me", Read::stale()), read);
+        let held = Entry { session: Some("you".into()), flags: 7, ..Entry::default() };
+        let look = lock.judge_look("me", &[held], None).expect("it is a lock");
+        let Look::Free(request) = look else { panic!("it may be shared: {look:?}") };
+        assert_eq!(request, Request::AcquireShared(goal.write(), "me".into(), None));
+    }
+
+    #[test]
     fn entry_determines_hold_or_loss() {
-        let lock = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::new(), flags: 0 });
+        let lock =
+            Goal::Lock(LockGoal { key: "job".into(), value: Bytes::new(), flags: 0, is_shared: false });
         let held_by = |session: Option<&str>| Entry { session: session.map(Into::into), ..Entry::default() };
         let judge = |entry: Option<Entry>| {
             lock.judge_hold("me", entry.as_slice()).expect("a lock is never in conflict")

@@ -58,7 +58,7 @@ impl Hold {
             let loss = cx.session.loss().cloned().unwrap_or(Loss::SessionGone);
             return self.turn_failed(Error::SessionLost(loss), cx);
         }
-        self.send_check(self.goal.look(Read::stale()), cx);
+        self.send_check(self.goal.look(&self.session, Read::stale()), cx);
     }
 
     fn send_check(&mut self, request: Request, cx: &mut Context) {
@@ -85,7 +85,7 @@ impl Hold {
                 self.turn_gave(AttemptTurn::Granted(fence), cx);
             }
             Ok(Response::Outdated) => {
-                self.send_check(self.goal.look(Read::default()), cx);
+                self.send_check(self.goal.look(&self.session, Read::default()), cx);
             }
             Err(_) => self.check_again_in(RETRY_INTERVAL, cx),
             // Not granted: the acquire in flight goes on, and so do the reads.

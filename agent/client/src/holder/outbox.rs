@@ -39,10 +39,15 @@ pub enum Request {
     EndSession(String, EndReason),
     /// Reads one key.
     Get(String, Read),
+    /// Reads one key as this session sees it: it is named as the holder if it is any of the shared
+    /// ones.
+    GetHeld(String, String, Read),
     /// Reads all keys with this prefix.
     List(String, Read),
     /// Acquires a lock, at once or by waiting in its queue for up to this time.
     Acquire(Write, String, Option<Duration>),
+    /// The same in shared mode.
+    AcquireShared(Write, String, Option<Duration>),
     /// Releases a lock.
     Release(Write, String),
     /// Writes if the entry's modify index matches.

@@ -105,7 +105,7 @@ impl Hold {
         // Consistent, because a deposed leader could show a lock as held that another session holds
         // by now.
         let read = Read::consistent().newer_than(self.watch().index, WATCH_TIMEOUT);
-        self.send(self.goal.look(read), cx);
+        self.send(self.goal.look(&self.session, read), cx);
     }
 
     pub(super) fn watch_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {

@@ -44,13 +44,19 @@ impl LockGuard {
     /// Changes the value of the key while it is held.
     ///
     /// # Errors
-    /// [`Error::SessionLost`] if the lock is no longer held; otherwise the errors of the request.
+    /// [`Error::SessionLost`] if the lock is no longer held, [`Error::Conflict`] if it is shared;
+    /// otherwise the errors of the request.
     pub async fn update(&mut self, value: impl Into<Bytes>) -> Result<(), Error> {
         let value = value.into();
         if !self.is_held() {
             return Err(Error::SessionLost(self.lost().await));
         }
-        let LockGoal { key, flags, .. } = &self.goal;
+        let LockGoal { key, flags, is_shared, .. } = &self.goal;
+        if *is_shared {
+            // A plain acquire would end the shared mode.
+            let reason = "is held in shared mode, which writes no value".into();
+            return Err(Error::Conflict { key: key.clone(), reason });
+        }
         match self.client.kv().acquire(key, self.session(), value.clone(), *flags).await? {
             Acquired::Granted { .. } => {
                 // The release writes a value too, and must not restore an older one.

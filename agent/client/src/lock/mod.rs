@@ -42,7 +42,7 @@ impl Lock {
     pub fn new(client: &Client, key: impl Into<String>) -> Self {
         Self {
             client: client.clone(),
-            goal: LockGoal { key: key.into(), value: Bytes::new(), flags: LOCK_FLAGS },
+            goal: LockGoal { key: key.into(), value: Bytes::new(), flags: LOCK_FLAGS, is_shared: false },
             source: SessionSource::Own(SessionOptions::named("Lockmesh lock")),
             watch_retries: None,
         }
@@ -64,6 +64,14 @@ impl Lock {
     #[must_use]
     pub fn flags(self, flags: u64) -> Self {
         Self { goal: LockGoal { flags, ..self.goal }, ..self }
+    }
+
+    /// Acquires the lock in shared mode, beside any number of others that do: readers, for example,
+    /// while a writer acquires it without this. A writer that waits stops later readers. The key
+    /// keeps its value, and all holders of a period have one fencing token.
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self { goal: LockGoal { is_shared: true, ..self.goal }, ..self }
     }
 
     /// Sets the options of the lock's own session.

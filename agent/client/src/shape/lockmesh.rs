@@ -1,6 +1,7 @@
 //! Extensions to Consul's API: lock holders, and the reasons for lost locks. Times are wall-clock
 //! times for humans.
 
+use super::blob::Blob;
 use super::null_as_default;
 use serde::{Deserialize, Serialize};
 
@@ -141,7 +142,45 @@ pub struct FenceClaim {
     pub fence: u64,
 }
 
-/// An element of its reply, in the order of the request.
+/// The body of `PUT /v1/lockmesh/acquire`: a request for several locks, all or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct LocksRequest {
+    /// The session that is to hold the locks.
+    pub session: String,
+    /// The locks.
+    pub locks: Vec<LockClaim>,
+}
+
+/// A lock of such a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct LockClaim {
+    /// The key.
+    pub key: String,
+    /// `exclusive` or `shared`; exclusive if empty.
+    #[serde(default)]
+    pub mode: String,
+    /// The value that a grant in exclusive mode writes.
+    #[serde(default)]
+    pub value: Blob,
+    /// An opaque number for clients.
+    #[serde(default)]
+    pub flags: u64,
+}
+
+/// The reply to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct LocksOutcome {
+    /// Set if the session holds all of the locks.
+    pub acquired: bool,
+    /// The fencing token of each lock, in the order of the request; empty if they were not
+    /// acquired.
+    pub fences: Vec<FenceClaim>,
+}
+
+/// An element of the reply to `PUT /v1/lockmesh/fence/verify`, in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct FenceVerdict {

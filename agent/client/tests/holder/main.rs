@@ -209,9 +209,9 @@ fn word(request: &Request) -> &'static str {
         Request::EndSession(_, EndReason::Closed) => "destroy",
         Request::EndSession(_, EndReason::GivenUp(_)) => "give up",
         Request::Get(_, read) if *read == Read::stale() => "check",
-        Request::Get(..) => "get",
+        Request::Get(..) | Request::GetHeld(..) => "get",
         Request::List(..) => "list",
-        Request::Acquire(..) => "acquire",
+        Request::Acquire(..) | Request::AcquireShared(..) => "acquire",
         Request::Release(..) => "release",
         Request::Cas(..) => "cas",
         Request::Delete(_) => "delete",
@@ -219,7 +219,12 @@ fn word(request: &Request) -> &'static str {
 }
 
 fn wanted(wait_limit: WaitLimit) -> Acquisition {
-    let goal = Goal::Lock(LockGoal { key: "job".into(), value: Bytes::from("me"), flags: LOCK_FLAGS });
+    let goal = Goal::Lock(LockGoal {
+        key: "job".into(),
+        value: Bytes::from("me"),
+        flags: LOCK_FLAGS,
+        is_shared: false,
+    });
     Acquisition { goal, wait_limit, watch_retries: None }
 }
 

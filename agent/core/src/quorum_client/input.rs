@@ -2,10 +2,11 @@
 
 use crate::cluster::ClusterChoice;
 use core::net::IpAddr;
-use lockmesh_protocol::command::{Command, NewEntry};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::Challenge;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
+use lockmesh_protocol::record::RequestedLock;
 use lockmesh_protocol::rpc::{CallId, Request, Response};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -93,11 +94,11 @@ pub enum LocalCall {
         /// The reason why it ends.
         reason: EndReason,
     },
-    /// Acquires a lock, or waits in its queue.
+    /// Acquires locks, all or none, or waits in their queues.
     Acquire {
-        /// The lock's entry.
-        new: NewEntry,
-        /// The session that is to hold the lock.
+        /// The locks, ascending by key, at least one.
+        locks: Vec<RequestedLock>,
+        /// The session that is to hold them.
         session: SessionId,
         /// The maximum wait.
         wait: Duration,

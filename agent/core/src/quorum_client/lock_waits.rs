@@ -33,6 +33,7 @@ use super::requests::Upstream;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
+use lockmesh_protocol::record::{LockMode, RequestedLock};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -55,8 +56,8 @@ const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
 /// A caller's wait for a lock, and its stage.
 #[derive(Debug)]
 pub(super) struct LockWait {
-    /// The entry to write with the grant.
-    new: NewEntry,
+    /// The locks, ascending by key.
+    locks: Vec<RequestedLock>,
     session: SessionId,
     wait: Duration,
     /// The index of the newest enqueue, and the position in the queue, once they are known.
@@ -101,6 +102,56 @@ pub(super) struct LockWaits {
     by_lock: BTreeSet<(Key, SessionId, CallToken)>,
 }
 
+impl LockWait {
+    fn first_key(&self) -> Key {
+        self.locks[0].key.clone()
+    }
+
+    /// Returns the command that enqueues the request. Builds before format 8 know it for one
+    /// exclusive lock.
+    fn enqueue(&self) -> Command {
+        let (session, wait) = (self.session, self.wait);
+        match &self.locks[..] {
+            [RequestedLock { key, mode: LockMode::Exclusive, value, flags }] => {
+                let new = NewEntry { key: key.clone(), value: value.clone(), flags: *flags };
+                Command::Kv(KvCommand::Enqueue { new, session, wait })
+            }
+            locks => Command::AcquireLocks { locks: locks.to_vec(), session, wait },
+        }
+    }
+
+    /// Returns the query of the outcome.
+    fn position(&self) -> Query {
+        let Self { session, queue_position, enqueued_at_index, .. } = *self;
+        match &self.locks[..] {
+            [RequestedLock { key, .. }] => {
+                Query::QueuePosition { key: key.clone(), session, queue_position, enqueued_at_index }
+            }
+            locks => {
+                let keys = locks.iter().map(|lock| lock.key.clone()).collect();
+                Query::RequestOutcome { keys, session, queue_position, enqueued_at_index }
+            }
+        }
+    }
+
+    /// Returns the query of the first lock's holder.
+    fn holder(&self) -> Query {
+        match &self.locks[..] {
+            [RequestedLock { key, mode: LockMode::Exclusive, .. }] => Query::Entry(key.clone()),
+            _ => Query::HeldEntry { key: self.first_key(), session: self.session },
+        }
+    }
+
+    fn may_stay_granted(&self, failure: Unavailable) -> Notice {
+        Notice::MayStayGranted(self.first_key(), self.session, failure)
+    }
+}
+
+/// Returns `true` for the grant of a lock, or of several.
+fn is_grant(reply: &Reply) -> bool {
+    matches!(reply, Reply::Granted { .. } | Reply::GrantedAll(_))
+}
+
 impl LockWaits {
     /// Returns `true` if the outcome of a wait must precede this request, which is a release then.
     pub(super) fn must_precede(&self, request: &Request) -> bool {
@@ -128,27 +179,27 @@ impl LockWaits {
             .any(|wait| wait.is_gone || matches!(wait.stage, WaitStage::Enqueuing))
     }
 
-    /// Acquires a lock, or waits in its queue for up to `wait`.
+    /// Acquires locks, or waits in their queues for up to `wait`.
     pub(super) fn acquire(
         &mut self,
         token: CallToken,
-        new: NewEntry,
+        locks: Vec<RequestedLock>,
         session: SessionId,
         wait: Duration,
         up: &mut Upstream,
     ) {
-        self.by_lock.insert((new.key.clone(), session, token));
+        self.by_lock.extend(locks.iter().map(|lock| (lock.key.clone(), session, token)));
         let (enqueued_at_index, queue_position) = (LogIndex(0), LogIndex(0));
         let (until, is_gone, stage) = (None, false, WaitStage::Enqueuing);
         let lock_wait =
-            LockWait { new, session, wait, enqueued_at_index, queue_position, until, is_gone, stage };
+            LockWait { locks, session, wait, enqueued_at_index, queue_position, until, is_gone, stage };
         self.waits.insert(token, lock_wait);
         self.propose_enqueue(token, up);
     }
 
     fn propose_enqueue(&mut self, token: CallToken, up: &mut Upstream) {
-        let Some(LockWait { new, session, wait, .. }) = self.waits.get(&token) else { return };
-        let command = Command::Kv(KvCommand::Enqueue { new: new.clone(), session: *session, wait: *wait });
+        let Some(lock_wait) = self.waits.get(&token) else { return };
+        let command = lock_wait.enqueue();
         up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
 
@@ -170,13 +221,13 @@ impl LockWaits {
     }
 
     fn grant_released(&mut self, token: CallToken, attempt: u32, result: RequestResult, up: &mut Upstream) {
-        let (Some(LockWait { new, session, .. }), Err(reason)) = (self.waits.get(&token), result) else {
+        let (Some(lock_wait), Err(reason)) = (self.waits.get(&token), result) else {
             return self.remove(token, up);
         };
         // A grant that cannot be released lasts as long as its session. No caller is left to
         // receive an error.
         if attempt == 1 {
-            up.cx.notify(Notice::MayStayGranted(new.key.clone(), *session, reason));
+            up.cx.notify(lock_wait.may_stay_granted(reason));
         }
         if attempt == TAKE_BACK_ATTEMPTS || up.cx.in_hurry {
             return self.remove(token, up);
@@ -191,8 +242,7 @@ impl LockWaits {
     pub(super) fn unresolved(&mut self, token: CallToken, failure: Unavailable, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get_mut(&token) else { return };
         if std::mem::replace(&mut lock_wait.is_gone, true) {
-            let notice = Notice::MayStayGranted(lock_wait.new.key.clone(), lock_wait.session, failure);
-            return up.cx.notify(notice);
+            return up.cx.notify(lock_wait.may_stay_granted(failure));
         }
         up.cx.reply(token, Err(failure));
     }
@@ -221,10 +271,8 @@ impl LockWaits {
 
     fn query_position(&mut self, token: CallToken, is_last: bool, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get(&token) else { return };
-        let LockWait { session, enqueued_at_index, queue_position, .. } = *lock_wait;
-        let key = lock_wait.new.key.clone();
-        let query = Query::QueuePosition { key, session, queue_position, enqueued_at_index };
-        let blocking = Blocking { index: queue_position, wait: lock_wait.wait + GRACE_WINDOW };
+        let query = lock_wait.position();
+        let blocking = Blocking { index: lock_wait.queue_position, wait: lock_wait.wait + GRACE_WINDOW };
         // The last query is not parked: the wait was stopped, so the current state is the result.
         let (blocking, effort) =
             if is_last { (None, Effort::Held) } else { (Some(blocking), Effort::Endless) };
@@ -251,14 +299,17 @@ impl LockWaits {
                     up.cx.start_timer(at, Timer::Question(token));
                     return self.set_stage(token, WaitStage::Pausing { at }, up);
                 }
-                Rows::QueuePosition(Reply::Succeeded(false)) if !up.cx.in_hurry && !lock_wait.is_gone => {
-                    let query = Query::Entry(lock_wait.new.key.clone());
+                // A session may hold some of several locks, whatever became of its request.
+                Rows::QueuePosition(Reply::Succeeded(false))
+                    if lock_wait.locks.len() == 1 && !up.cx.in_hurry && !lock_wait.is_gone =>
+                {
+                    let query = lock_wait.holder();
                     let request = Request::Read { query, consistency: Consistency::Default, blocking: None };
                     up.requests.begin(Owner::LockWait(token), request, Effort::Held, up.cx);
                     return self.set_stage(token, WaitStage::Superseded, up);
                 }
                 Rows::QueuePosition(reply) => {
-                    let is_granted = matches!(reply, Reply::Granted { .. });
+                    let is_granted = is_grant(&reply);
                     let index = if is_granted { answer.index } else { lock_wait.enqueued_at_index };
                     return self.settle(token, Ok(Applied { index, reply }), up);
                 }
@@ -316,7 +367,7 @@ impl LockWaits {
         self.set_stage(token, stage, up);
         let Some(lock_wait) = self.waits.get(&token) else { return };
         let LockWait { session, enqueued_at_index, .. } = *lock_wait;
-        let key = lock_wait.new.key.clone();
+        let key = lock_wait.first_key();
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
         up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
@@ -358,11 +409,10 @@ impl LockWaits {
     /// Ends a wait whose lock may still be granted, unless the failure excludes it. Without a
     /// caller, operators are notified.
     fn settle_unknown(&mut self, token: CallToken, failure: Unavailable, up: &mut Upstream) {
-        if let Some(LockWait { new, session, is_gone: true, .. }) = self.waits.get(&token)
+        if let Some(lock_wait) = self.waits.get(&token).filter(|lock_wait| lock_wait.is_gone)
             && !failure.certainly_not_done()
         {
-            let notice = Notice::MayStayGranted(new.key.clone(), *session, failure.clone());
-            up.cx.notify(notice);
+            up.cx.notify(lock_wait.may_stay_granted(failure.clone()));
         }
         self.settle(token, Err(failure), up);
     }
@@ -373,7 +423,7 @@ impl LockWaits {
         let Some(&LockWait { enqueued_at_index, is_gone, .. }) = self.waits.get(&token) else { return };
         match &outcome {
             // Kept until the caller confirms: a grant whose reply is lost has to be released.
-            Ok(Applied { reply: Reply::Granted { .. }, .. }) => {
+            Ok(applied) if is_grant(&applied.reply) => {
                 self.set_stage(token, WaitStage::Granted, up);
             }
             _ => self.remove(token, up),
@@ -422,7 +472,7 @@ impl LockWaits {
         self.set_stage(token, WaitStage::Stopping, up);
         let Some(lock_wait) = self.waits.get(&token) else { return };
         let LockWait { session, enqueued_at_index, .. } = *lock_wait;
-        let key = lock_wait.new.key.clone();
+        let key = lock_wait.first_key();
         let command = Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index });
         up.requests.propose(Owner::LockWait(token), command, up.cx);
     }
@@ -472,8 +522,10 @@ impl LockWaits {
     }
 
     fn remove(&mut self, token: CallToken, up: &mut Upstream) {
-        if let Some(LockWait { new, session, .. }) = self.waits.remove(&token) {
-            self.by_lock.remove(&(new.key, session, token));
+        if let Some(LockWait { locks, session, .. }) = self.waits.remove(&token) {
+            for RequestedLock { key, .. } in locks {
+                self.by_lock.remove(&(key, session, token));
+            }
         }
         up.requests.continue_releases(up.cx);
     }

@@ -379,8 +379,8 @@ impl QuorumClient {
                 let unrenewed_since = self.renewals.unrenewed_since();
                 return self.session_ends.end(token, (session, reason), unrenewed_since, up);
             }
-            LocalCall::Acquire { new, session, wait } => {
-                return self.lock_waits.acquire(token, new, session, wait, up);
+            LocalCall::Acquire { locks, session, wait } => {
+                return self.lock_waits.acquire(token, locks, session, wait, up);
             }
         };
         up.requests.begin(Owner::Caller(token), request, effort, up.cx);

@@ -662,7 +662,9 @@ impl Requests {
 
 fn addressee(request: &Request) -> Addressee {
     match request {
-        Request::Read { query: Query::QueuePosition { .. }, .. } => Addressee::Leader,
+        Request::Read { query: Query::QueuePosition { .. } | Query::RequestOutcome { .. }, .. } => {
+            Addressee::Leader
+        }
         Request::Read { blocking: Some(blocking), .. } if blocking.waits() => Addressee::Home,
         Request::Read { consistency: Consistency::Stale, .. }
         | Request::ReadParts { consistency: Consistency::Stale, .. }

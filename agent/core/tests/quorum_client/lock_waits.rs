@@ -10,7 +10,7 @@ const WAIT: Duration = Duration::from_secs(30);
 impl Story {
     fn acquire(&mut self) -> CallToken {
         let new = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
-        self.call(LocalCall::Acquire { new, session: session(), wait: WAIT })
+        self.call(LocalCall::Acquire { locks: vec![new.into()], session: session(), wait: WAIT })
     }
 
     /// A wait in the queue, from the command at 20, and its parked query.

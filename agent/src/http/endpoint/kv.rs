@@ -14,7 +14,9 @@ use lockmesh_client::shape::json::Layout;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Query, Rows};
+use lockmesh_protocol::record::{LockMode, RequestedLock};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
+use std::time::Duration;
 
 /// The documentation of the limit; part of a text that clients know.
 const VALUE_SIZE_HELP: &str =
@@ -45,7 +47,11 @@ async fn get(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     if recurse {
         return list(call, Query::Entries(prefix), options, false).await;
     }
-    let answer = call.read(Query::Entry(prefix), options, None).await?;
+    let query = match call.params.non_empty("holder").map(named_session) {
+        Some(session) => Query::HeldEntry { key: prefix, session },
+        None => Query::Entry(prefix),
+    };
+    let answer = call.read(query, options, None).await?;
     let Rows::Entries(entries) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     match entries.first() {
         None => Ok(absent(&answer)),
@@ -120,6 +126,7 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let flags = call.params.value("flags").map(number).transpose()?.unwrap_or(0);
     let expected = call.params.value("cas").map(number).transpose()?;
     let wait = if call.params.has("acquire") { call.lock_wait()? } else { None };
+    let mode = mode(call.params.value("mode").filter(|_| call.params.has("acquire")))?;
     let value = value(call, body).await?;
     let entry = NewEntry { key: Key::from(call.tail), value, flags };
     let named = call.params.value("acquire").or(call.params.value("release"));
@@ -129,7 +136,8 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     }
     if let (Some(session), Some(wait)) = (session("acquire"), wait) {
         let _waits = crate::metrics::BlockedWatcher::begin();
-        let (asked, applied) = call.api.upstream.call(Acquire { new: entry, session, wait }).await?;
+        let locks = vec![RequestedLock { mode, ..entry.into() }];
+        let (asked, applied) = call.api.upstream.call(Acquire { locks, session, wait }).await?;
         let granted = applied.index;
         let response = written(call, as_named(named, applied)?)?;
         // Granted at once: it was never in the queue.
@@ -139,6 +147,11 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
         (Some(expected), ..) => {
             // 0 requires that the key does not exist.
             KvCommand::Cas(entry, Some(expected).filter(|index| *index > 0).map(LogIndex))
+        }
+        (_, Some(session), _) if mode == LockMode::Shared => {
+            let locks = vec![RequestedLock { mode, ..entry.into() }];
+            let command = Command::AcquireLocks { locks, session, wait: Duration::ZERO };
+            return written(call, as_named(named, call.propose(command).await?)?);
         }
         (_, Some(session), _) => KvCommand::Acquire(entry, session),
         (.., Some(session)) => KvCommand::Release(entry, session),
@@ -188,14 +201,20 @@ fn written(call: &Call<'_>, applied: Applied) -> Result<Response<Body>, Failure>
     Ok(answer::with_write_index(response, applied.index))
 }
 
+/// Parses the mode of a lock; exclusive by default.
+pub(super) fn mode(text: Option<&str>) -> Result<LockMode, Failure> {
+    let unknown = |text| Failure::bad_request(format!("Unknown mode {text:?}: use exclusive or shared"));
+    text.map_or(Ok(LockMode::Exclusive), |text| LockMode::parse(text).ok_or_else(|| unknown(text)))
+}
+
 /// Returns the session that a client names; an invalid id becomes the nil id, which the state
 /// rejects.
-fn named_session(text: &str) -> SessionId {
+pub(super) fn named_session(text: &str) -> SessionId {
     SessionId::parse(text).unwrap_or(SessionId::NIL)
 }
 
 /// Returns the state's reply; an unknown session is reported under the name that the client sent.
-fn as_named(named: Option<&str>, applied: Applied) -> Result<Applied, Failure> {
+pub(super) fn as_named(named: Option<&str>, applied: Applied) -> Result<Applied, Failure> {
     match (named, &applied.reply) {
         (Some(text), Reply::Refused(Refusal::InvalidSession(_))) => Err(invalid_session(text)),
         _ => Ok(applied),

@@ -6,12 +6,19 @@ use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::listing::Piece;
 use super::super::shapes;
+use super::kv;
 use crate::loss;
+use crate::upstream::calls::Acquire;
 use http::Response;
 use lockmesh_client::shape::json::Layout;
-use lockmesh_client::shape::lockmesh::{FenceClaim, FenceVerdict};
+use lockmesh_client::shape::lockmesh::{FenceClaim, FenceVerdict, LockClaim, LocksOutcome, LocksRequest};
+use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Fence, Key};
 use lockmesh_protocol::query::{Blocking, Consistency, Grant, Query, Rows};
+use lockmesh_protocol::record::{MAX_REQUESTED_LOCKS, RequestedLock};
+use lockmesh_protocol::reply::{Applied, Reply};
+use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The maximum number of fencing tokens of a request.
@@ -51,6 +58,78 @@ pub(super) async fn verify_fences(call: &Call<'_>, body: Body) -> Result<Respons
             None => return Ok(answer::with_contact(answer::json(&verdicts, call.layout()), &answer)),
         }
     }
+}
+
+/// Acquires several locks, all or none. With `?wait` the request has one position in the queues of
+/// all of them.
+pub(super) async fn acquire(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    let wait = call.lock_wait()?;
+    let limit = call.api.limits.kv_max_value_size;
+    let too_large =
+        |_| format!("The request is longer than {limit} bytes, the maximum: acquire fewer locks at once");
+    let request = parse_request(&call.body(body, limit, too_large).await?)?;
+    let keys: Vec<Key> = request.locks.iter().map(|lock| lock.key.as_str().into()).collect();
+    let (locks, session) = (requested(request.locks)?, kv::named_session(&request.session));
+    let sorted: Vec<Key> = locks.iter().map(|lock| lock.key.clone()).collect();
+    let applied = match wait {
+        Some(wait) => {
+            let _waits = crate::metrics::BlockedWatcher::begin();
+            call.api.upstream.call(Acquire { locks, session, wait }).await?.1
+        }
+        None => call.propose(Command::AcquireLocks { locks, session, wait: Duration::ZERO }).await?,
+    };
+    let Applied { index, reply } = kv::as_named(Some(&request.session), applied)?;
+    let (fences, delay) = match reply {
+        Reply::Granted { fence } => (vec![fence], None),
+        Reply::GrantedAll(fences) => (fences, None),
+        Reply::Refused(refusal) => return Err(refusal.into()),
+        Reply::Succeeded(false) => (Vec::new(), None),
+        Reply::Delayed { remaining } => (Vec::new(), Some(remaining)),
+        other => return Err(super::misfit::wrong_reply(&other)),
+    };
+    let fences: BTreeMap<Key, Fence> = sorted.into_iter().zip(fences).collect();
+    // In the order of the request.
+    let grants = keys.iter().filter_map(|key| Some((key.to_string(), fences.get(key)?.0)));
+    let outcome = LocksOutcome {
+        acquired: !fences.is_empty(),
+        fences: grants.map(|(key, fence)| FenceClaim { key, fence }).collect(),
+    };
+    let response = answer::with_write_index(answer::json(&outcome, call.layout()), index);
+    Ok(match delay {
+        Some(remaining) => answer::with_lock_delay(response, remaining),
+        None => response,
+    })
+}
+
+fn parse_request(body: &[u8]) -> Result<LocksRequest, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        Failure::bad_request(format!(
+            "Request decode failed: {error}; send {{\"Session\": SESSION, \"Locks\": [{{\"Key\": KEY}}]}}"
+        ))
+    })
+}
+
+/// Returns the locks in the order of their keys.
+fn requested(locks: Vec<LockClaim>) -> Result<Vec<RequestedLock>, Failure> {
+    if !(1..=MAX_REQUESTED_LOCKS).contains(&locks.len()) {
+        let text = format!("Send 1 to {MAX_REQUESTED_LOCKS} locks instead of {}", locks.len());
+        return Err(Failure::bad_request(text));
+    }
+    let mut requested = Vec::with_capacity(locks.len());
+    for LockClaim { key, mode, value, flags } in locks {
+        let mode = kv::mode(Some(mode.as_str()).filter(|mode| !mode.is_empty()))?;
+        if key.is_empty() {
+            return Err(Failure::bad_request("Missing key name"));
+        }
+        requested.push(RequestedLock { key: key.into(), mode, value: value.0, flags });
+    }
+    requested.sort_by(|one, other| one.key.cmp(&other.key));
+    if let Some(twice) = requested.windows(2).find(|both| both[0].key == both[1].key) {
+        let text = format!("The key {:?} is in the request twice", twice[0].key.as_str());
+        return Err(Failure::bad_request(text));
+    }
+    Ok(requested)
 }
 
 fn parse_claims(body: &[u8]) -> Result<Vec<FenceClaim>, Failure> {

@@ -172,6 +172,7 @@ endpoints! { |call, body|
     Snapshot               "/v1/snapshot"                         BACKUPS        => Box::pin(snapshot::run(call, body)).await,
     Servers                "/v1/lockmesh/servers"                 GET_OR_OPERATE => Box::pin(operator::servers(call)).await,
     Locks                  "/v1/lockmesh/locks"                   GET            => lockmesh::locks(call).await,
+    AcquireLocks           "/v1/lockmesh/acquire"                 PUT            => Box::pin(lockmesh::acquire(call, body)).await,
     VerifyFences           "/v1/lockmesh/fence/verify"            PUT            => lockmesh::verify_fences(call, body).await,
     Losses                 "/v1/lockmesh/losses"                  GET            => lockmesh::losses(call).await,
     Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),

@@ -43,11 +43,13 @@ use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
 use lockmesh_core::{Proposal, State};
-use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NewEntry};
+use lockmesh_protocol::change::Change;
+use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
+use lockmesh_protocol::format;
 use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
 use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
-use lockmesh_protocol::record::Node;
+use lockmesh_protocol::record::{Node, RequestedLock};
 use lockmesh_protocol::reply::{Applied, Reply as StateReply};
 use lockmesh_protocol::rpc::{
     AnswerPart, BackupPart, Request as Call, Response, ServerStatus, Status, Unavailable, ViewId,
@@ -256,12 +258,13 @@ impl Quorum {
     /// A lock wait without failures.
     async fn acquire(
         &self,
-        new: NewEntry,
+        locks: Vec<RequestedLock>,
         session: SessionId,
         wait: Duration,
     ) -> Result<Answered, Unavailable> {
-        let key = new.key.clone();
-        let enqueue = Command::Kv(KvCommand::Enqueue { new, session, wait });
+        let keys: Vec<_> = locks.iter().map(|lock| lock.key.clone()).collect();
+        let key = keys[0].clone();
+        let enqueue = Command::AcquireLocks { locks, session, wait };
         let (enqueued_at_index, queue_position) = match self.answer(Call::Propose(None, enqueue)).await {
             Response::Applied(Applied { index, reply: StateReply::Queued { queue_position } }) => {
                 (index, queue_position)
@@ -277,12 +280,12 @@ impl Quorum {
         let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };
         let answer = self
             .blocking_query(
-                Query::QueuePosition { key, session, queue_position, enqueued_at_index },
+                Query::RequestOutcome { keys, session, queue_position, enqueued_at_index },
                 blocking,
             )
             .await;
         let applied = match answer.rows {
-            Rows::QueuePosition(reply @ StateReply::Granted { .. }) => {
+            Rows::QueuePosition(reply @ (StateReply::Granted { .. } | StateReply::GrantedAll(_))) => {
                 leaving.1 = None;
                 Applied { index: answer.index, reply }
             }
@@ -317,7 +320,9 @@ impl upstream::Quorum for Quorum {
                     Call::Read { query, consistency, blocking }
                 }
                 LocalCall::EndSession { session, reason } => Call::Propose(None, end(session, reason)),
-                LocalCall::Acquire { new, session, wait } => return self.acquire(new, session, wait).await,
+                LocalCall::Acquire { locks, session, wait } => {
+                    return self.acquire(locks, session, wait).await;
+                }
             };
             match self.answer(request).await {
                 Response::Unavailable(unavailable) => Err(unavailable),
@@ -407,6 +412,8 @@ impl Stand {
             servers: Vec::new(),
             lease_key: LeaseKey([7; 32]),
         });
+        // Without another entry: tests name indexes.
+        quorum.state.lock().unwrap().0.load(Change::Format(format::NEWEST));
         quorum.apply(Command::RegisterAgent(AgentRegistration::of(own_node())));
         let upstream = Upstream::new(quorum.clone());
         let registry = Registry::in_memory(upstream.clone(), identity(), Limits::default());

@@ -218,3 +218,74 @@ async fn invalid_fence_claims_rejected() {
         assert_eq!(stand.put(path, body).await.status, 400, "{body}");
     }
 }
+
+#[tokio::test]
+async fn shared_mode_admits_several_holders() {
+    let (stand, [first, second, third]) = held().await;
+    release(&stand, &first).await;
+    let shared = |session: &str, wait: &str| format!("/v1/kv/job?acquire={session}&mode=shared{wait}");
+    let one = stand.put(&shared(&first, ""), "ignored").await;
+    one.is(200, "true");
+    let other = stand.put(&shared(&second, "&wait=5s"), "").await;
+    assert_eq!(fence(&one), fence(&other), "they share a period");
+    acquire(&stand, &third, "").await.is(200, "false");
+    // The entry names the oldest holder; each holder can be asked for.
+    for (holder, named) in [("", &first), (second.as_str(), &second), (third.as_str(), &first)] {
+        let entry = &stand.get(&format!("/v1/kv/job?holder={holder}")).await.json()[0];
+        assert_eq!(entry["Session"], named.as_str(), "{holder}");
+    }
+    let waits = wait(&stand, &third, "30s");
+    stand.quorum.parked(1).await;
+    stand.put(&shared(&first, "&mode=other"), "").await.is(200, "true");
+    release(&stand, &first).await;
+    release(&stand, &second).await;
+    assert!(fence(&waits.await.unwrap()) > fence(&one));
+    let text = "Unknown mode \"any\": use exclusive or shared";
+    stand.put(&format!("/v1/kv/job?acquire={first}&mode=any"), "").await.is(400, text);
+}
+
+#[tokio::test]
+async fn second_upgrade_refused_with_reason() {
+    let (stand, [first, second, _]) = held().await;
+    stand.put(&format!("/v1/kv/job?acquire={first}&mode=shared"), "").await.is(200, "true");
+    stand.put(&format!("/v1/kv/job?acquire={second}&mode=shared"), "").await.is(200, "true");
+    let upgrade = wait(&stand, &first, "30s");
+    stand.quorum.parked(1).await;
+    let text = "another shared holder of \"job\" waits for the exclusive lock: release the shared one first";
+    acquire(&stand, &second, "&wait=30s").await.is(409, text);
+    release(&stand, &second).await;
+    upgrade.await.unwrap().is(200, "true");
+}
+
+#[tokio::test]
+async fn several_locks_acquired_at_once() {
+    let (stand, [first, second, _]) = held().await;
+    let body = |session: &str, keys: &[&str]| {
+        let locks: Vec<_> =
+            keys.iter().map(|key| serde_json::json!({ "Key": key, "Value": "djE=" })).collect();
+        serde_json::json!({ "Session": session, "Locks": locks }).to_string()
+    };
+    let path = "/v1/lockmesh/acquire";
+    let none = serde_json::json!({ "Acquired": false, "Fences": [] });
+    assert_eq!(stand.put(path, &body(&second, &["job", "a"])).await.json(), none);
+    let waits = {
+        let (stand, body) = (stand.clone(), body(&second, &["job", "a"]));
+        tokio::spawn(async move { stand.put("/v1/lockmesh/acquire?wait=30s", &body).await })
+    };
+    stand.quorum.parked(1).await;
+    release(&stand, &first).await;
+    // In the order of the request; the tokens were granted in that of the keys.
+    let outcome = waits.await.unwrap().json();
+    let fences = serde_json::json!([{ "Key": "job", "Fence": 3 }, { "Key": "a", "Fence": 2 }]);
+    assert_eq!(outcome, serde_json::json!({ "Acquired": true, "Fences": fences }));
+    assert_eq!(stand.get("/v1/kv/a?raw").await.text(), "v1");
+    for (body, text) in [
+        (body(&first, &["a", "a"]), "The key \"a\" is in the request twice"),
+        (body(&first, &[]), "Send 1 to 64 locks instead of 0"),
+        (body(&first, &[""]), "Missing key name"),
+    ] {
+        stand.put(path, &body).await.is(400, text);
+    }
+    let unknown = stand.put(path, &body("no-session", &["b"])).await;
+    unknown.is(500, "invalid session \"no-session\"");
+}

@@ -18,10 +18,8 @@ impl Core {
     /// Answers a query from the state. Remaining lock-delays come from the leader's timers.
     pub fn query(&self, now: Time, query: &Query) -> (LogIndex, Rows) {
         let (index, mut rows) = self.replica.state.query(query);
-        if let (Rows::QueuePosition(Reply::Delayed { remaining }), Query::QueuePosition { key, .. }) =
-            (&mut rows, query)
-        {
-            *remaining = self.deadlines.left_of_delay(now, key, *remaining);
+        if let Rows::QueuePosition(Reply::Delayed { remaining }) = &mut rows {
+            *remaining = self.deadlines.left_of_delays(now, query.queues(), *remaining);
         }
         (index, rows)
     }
@@ -30,7 +28,7 @@ impl Core {
     /// to build elsewhere.
     pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
         match query {
-            Query::QueuePosition { .. } => {
+            Query::QueuePosition { .. } | Query::RequestOutcome { .. } => {
                 let (index, rows) = self.query(now, query);
                 (index, Listing::Rows(rows))
             }

@@ -9,6 +9,7 @@ use lockmesh_protocol::id::{NodeName, RequestId};
 use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
+use lockmesh_protocol::record::{MAX_REQUESTED_LOCKS, RequestedLock};
 use lockmesh_protocol::rpc::{Request, Unavailable};
 
 /// The maximum number of operations in a transaction; an agent that enforces its own limit never
@@ -84,6 +85,9 @@ pub(super) fn check_read(query: &Query) -> Result<(), Unavailable> {
         Query::Grants(keys) if keys.len() > MAX_GRANTS => {
             Err(Unavailable::Denied(format!("the grants of at most {MAX_GRANTS} keys are read at once")))
         }
+        Query::RequestOutcome { keys, .. } if keys.is_empty() || keys.len() > MAX_REQUESTED_LOCKS => {
+            Err(wrong_locks())
+        }
         _ => Ok(()),
     }
 }
@@ -91,11 +95,23 @@ pub(super) fn check_read(query: &Query) -> Result<(), Unavailable> {
 /// Checks a read in parts before it reaches the state.
 pub(super) fn check_parts(query: &Query) -> Result<(), Unavailable> {
     match query {
-        Query::Txn(_) | Query::QueuePosition { .. } => {
+        Query::Txn(_) | Query::QueuePosition { .. } | Query::RequestOutcome { .. } => {
             Err(Unavailable::Denied("this query has no answer in parts".into()))
         }
         _ => Ok(()),
     }
+}
+
+fn are_locks_of_one_request(locks: &[RequestedLock]) -> bool {
+    (1..=MAX_REQUESTED_LOCKS).contains(&locks.len())
+        && !locks[0].key.as_str().is_empty()
+        && locks.is_sorted_by(|one, next| one.key < next.key)
+}
+
+fn wrong_locks() -> Unavailable {
+    let what =
+        format!("a request has 1 to {MAX_REQUESTED_LOCKS} locks, ascending by key, without an empty key");
+    Unavailable::Denied(what)
 }
 
 /// Checks a proposal before it reaches the core.
@@ -123,6 +139,9 @@ pub(super) fn check_proposal(
     // In the log it would occupy every server at once.
     if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
         return Err(too_many_operations());
+    }
+    if matches!(command, Command::AcquireLocks { locks, .. } if !are_locks_of_one_request(locks)) {
+        return Err(wrong_locks());
     }
     // Request ids belong to one agent: a peer that used another agent's could take its replies or
     // get its requests rejected.
@@ -182,7 +201,8 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::UpdateCoordinate { .. }
         | Command::PreparedQuery(_)
         | Command::CreateBoundSession(..)
-        | Command::EndOfProcess(_) => false,
+        | Command::EndOfProcess(_)
+        | Command::AcquireLocks { .. } => false,
     }
 }
 

@@ -453,8 +453,13 @@ impl Frontend {
         // Before it costs a quorum round.
         admission::check_read(&read.query).map_err(|why| Refusal(why, AnswerKind::Read))?;
         // The outcome of a position is a committed fact, so it costs no quorum round.
-        if matches!(&read.query, Query::QueuePosition { queue_position, .. } if self.core.replica().knows_queue_position(*queue_position))
-        {
+        let position = match &read.query {
+            Query::QueuePosition { queue_position, .. } | Query::RequestOutcome { queue_position, .. } => {
+                Some(*queue_position)
+            }
+            _ => None,
+        };
+        if position.is_some_and(|position| self.core.replica().knows_queue_position(position)) {
             let read = ReadWanted { consistency: Consistency::Default, ..read };
             self.read(call.now, call.from, read, actions);
             return Ok(());

@@ -35,7 +35,9 @@ struct WatchId(u64);
 enum Topic {
     Key(Key),
     Prefix(Key),
-    QueuePosition(Key, LogIndex),
+    QueuePosition(LogIndex),
+    /// The hold of a session on a lock.
+    Hold(Key, SessionId),
     Session(SessionId),
     Sessions,
     Nodes,
@@ -119,10 +121,14 @@ impl Watches {
             Change::Entry(key, _) => self.touch_key(key),
             Change::TreeDeleted(prefix) => self.touch_tree(prefix),
             // Listings of locks show delays; the key itself is not changed by one.
-            Change::LockDelay(key, _) => self.touch_prefixes(key),
-            Change::Waiter(key, queue_position, _) => {
+            Change::LockDelay(key, _) | Change::SharedDelay(key, _) => self.touch_prefixes(key),
+            Change::Waiter(_, queue_position, _) | Change::LockRequest(queue_position, _) => {
                 // No other query depends on it: not even a transaction reads queues.
-                return self.touch_topic(&Topic::QueuePosition(key.clone(), *queue_position));
+                return self.touch_topic(&Topic::QueuePosition(*queue_position));
+            }
+            // Nor on a shared hold, while its holder is not the oldest.
+            Change::SharedHold(key, session, _) => {
+                return self.touch_topic(&Topic::Hold(key.clone(), *session));
             }
             Change::Session(id, _) => {
                 self.touch_topic(&Topic::Session(*id));
@@ -283,8 +289,8 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Grants(keys) => keys.iter().cloned().map(Topic::Key).collect(),
         Query::Entries(prefix) | Query::Keys { prefix, .. } => vec![Topic::Prefix(prefix.clone())],
         Query::Locks(prefix) => vec![Topic::Prefix(prefix.clone()), Topic::Sessions],
-        Query::QueuePosition { key, queue_position, .. } => {
-            vec![Topic::QueuePosition(key.clone(), *queue_position)]
+        Query::QueuePosition { queue_position, .. } | Query::RequestOutcome { queue_position, .. } => {
+            vec![Topic::QueuePosition(*queue_position)]
         }
         Query::Session(id) => vec![Topic::Session(*id)],
         Query::Sessions | Query::NodeSessions(_) | Query::Losses => vec![Topic::Sessions],
@@ -300,6 +306,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::Bindings(node) => vec![Topic::BindingsOf(node.folded())],
         Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
             vec![Topic::PreparedQueries]
+        }
+        Query::HeldEntry { key, session } => {
+            vec![Topic::Key(key.clone()), Topic::Hold(key.clone(), *session)]
         }
         Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
     }
@@ -421,6 +430,17 @@ mod tests {
         }
         let change = Change::PreparedQuery(QueryId::from_random([7; 16]), None);
         assert_eq!(woken(&mut watches, &change), [1]);
+    }
+
+    #[test]
+    fn shared_hold_wakes_its_own_reader() {
+        let mut watches = Watches::default();
+        let [one, other] = [1, 2].map(|number| SessionId::from_random([number; 16]));
+        for (call, session) in [(1, one), (2, other)] {
+            park(&mut watches, call, Query::HeldEntry { key: "a".into(), session });
+        }
+        assert_eq!(woken(&mut watches, &Change::SharedHold("a".into(), other, None)), [2]);
+        assert_eq!(woken(&mut watches, &gone("a")), [1]);
     }
 
     #[test]

@@ -99,17 +99,26 @@ pub(super) fn write_entry(
 /// Deletes a key, leaves a tombstone and records its lock as lost.
 /// An absent key changes nothing.
 pub(super) fn delete_entry(step: &mut Step<'_>, key: &Key) {
-    let holder = step.state.keys.holders.get(key).copied();
-    record_deleted(step, holder.map(|session| (key.clone(), session)).into_iter().collect());
+    let holders = step.state.keys.holders_of(key);
+    record_deleted(step, holders.into_iter().map(|session| (key.clone(), session)).collect());
     remove_entry(step, key);
 }
 
 /// Removes a key and leaves a tombstone; an absent key leaves everything as it is.
 pub(super) fn remove_entry(step: &mut Step<'_>, key: &Key) {
     if step.state.keys.entries.contains_key(key.as_str()) {
+        end_shared_holds(step, key);
         step.set(Change::Entry(key.clone(), None));
         bury(step, key);
         step.touch(Table::Entries);
+    }
+}
+
+/// Ends all shared holds of a key that is deleted.
+pub(super) fn end_shared_holds(step: &mut Step<'_>, key: &Key) {
+    let holders = step.state.keys.shared.get(key).into_iter().flatten().map(|(session, _)| *session);
+    for session in holders.collect::<Vec<_>>() {
+        step.set(Change::SharedHold(key.clone(), session, None));
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::catalog::CheckKey;
 use super::entry::remove_entry;
+use super::lock::release_shared;
 use super::prepared_query::delete_queries_of;
 use super::queue::leave_all_queues;
 use super::rows::{put, take_out};
@@ -161,21 +162,29 @@ fn lock_delay_after(step: &Step<'_>, session: &Session, cause: &LossCause) -> Du
 fn free_key(step: &mut Step<'_>, key: &Key, session: &Session, delay: Duration) -> Fence {
     let entry = step.state.keys.entry(key).expect("a held key has an entry");
     let fence = entry.lock.fence;
+    let is_shared = step.state.keys.is_shared_holder(key, session.spec.id);
+    let is_last = step.state.keys.holders_of(key).len() == 1;
     match session.spec.behavior {
-        Behavior::Release => {
+        Behavior::Delete if is_last => remove_entry(step, key),
+        _ if is_shared => release_shared(step, key, session.spec.id),
+        _ => {
             let lock = entry.lock.freed();
             let freed = Entry { lock, modify_index: step.index, ..Entry::clone(&entry) };
             step.set(Change::Entry(key.clone(), Some(Arc::new(freed))));
             step.touch(Table::Entries);
         }
-        Behavior::Delete => remove_entry(step, key),
     }
     // After the key is free, and for every cause, explicit destruction included: as in Consul,
     // because the holder may not know yet.
     if !delay.is_zero() {
-        // The index distinguishes this delay's end from another's.
-        let delay = LockDelay { started_at_index: step.index, duration: delay };
-        step.set(Change::LockDelay(key.clone(), Some(delay)));
+        // The index distinguishes this delay's end from another's. A delay of an earlier shared
+        // holder may be longer; the state knows no time, so its length counts again.
+        let shared = step.state.keys.shared_delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
+        let delay = LockDelay { started_at_index: step.index, duration: delay.max(shared) };
+        step.set(match is_shared {
+            true => Change::SharedDelay(key.clone(), Some(delay)),
+            false => Change::LockDelay(key.clone(), Some(delay)),
+        });
     }
     fence
 }

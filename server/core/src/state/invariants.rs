@@ -9,6 +9,7 @@ use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::cell::CELL_AGENTS_MAX;
 use super::invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, Losses, MAX_LOCK_DELAY, category};
 use super::keys::Keys;
+use super::lock::is_available;
 use super::member::{Members, is_living};
 use super::node::SERF_HEALTH;
 use super::prepared_query::PreparedQueries;
@@ -19,7 +20,9 @@ use super::session::Sessions;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Fence, SessionId};
 use lockmesh_protocol::prepared_query::{QUERIES_MAX, QUERY_BYTES_MAX, QuerySpec};
-use lockmesh_protocol::record::{Agent, Check, CheckStatus, Entry, MemberStatus, Session};
+use lockmesh_protocol::record::{
+    Agent, Check, CheckStatus, Entry, LockMode, MemberStatus, RequestedLock, Session,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -29,7 +32,7 @@ struct Invariant {
     holds: fn(&State) -> bool,
 }
 
-const INVARIANTS: [Invariant; 24] = [
+const INVARIANTS: [Invariant; 26] = [
     Invariant { sentence: "every entry is kept under its own key", holds: entries_have_their_keys },
     Invariant {
         sentence: "no entry is newer than its table, none is older than itself",
@@ -41,13 +44,21 @@ const INVARIANTS: [Invariant; 24] = [
         holds: fences_are_unique,
     },
     Invariant { sentence: "a key closed by a delay has no holder", holds: delayed_keys_are_free },
+    Invariant {
+        sentence: "a delay for exclusive requests is of a key without another delay or an exclusive holder",
+        holds: shared_delays_follow_shared_holds,
+    },
+    Invariant {
+        sentence: "an exclusive hold is never beside another, and an entry names its oldest shared holder",
+        holds: holds_do_not_conflict,
+    },
     Invariant { sentence: "no lock-delay is zero or longer than allowed", holds: delays_are_bounded },
     Invariant {
-        sentence: "every waiter of a lock is a session that lives, and does not hold it",
+        sentence: "every waiter of a lock is a session that lives, and has a use for it",
         holds: waiters_live,
     },
     Invariant {
-        sentence: "a lock with waiters is held or closed by a delay",
+        sentence: "no waiting request could be granted without passing another",
         holds: no_waiter_is_passed_over,
     },
     Invariant {
@@ -132,8 +143,23 @@ fn entry_indexes(state: &State) -> bool {
 }
 
 fn holders_live(state: &State) -> bool {
-    let holders = entries(state).filter_map(|entry| entry.lock.session);
-    holders.into_iter().all(|session| state.sessions.rows.contains_key(&session))
+    state.keys.held.keys().all(|session| state.sessions.rows.contains_key(session))
+}
+
+fn holds_do_not_conflict(state: &State) -> bool {
+    state.keys.shared.iter().all(|(key, holders)| {
+        let oldest = holders.iter().min_by_key(|(_, hold)| hold.age());
+        let named = state.keys.entries.get(key.as_str()).and_then(|entry| entry.lock.session);
+        named.is_some() && named == oldest.map(|(session, _)| *session)
+    })
+}
+
+fn shared_delays_follow_shared_holds(state: &State) -> bool {
+    let keys = &state.keys;
+    keys.shared_delays.keys().all(|key| {
+        let is_held_alone = keys.holders.contains_key(key) && !keys.shared.contains_key(key);
+        !keys.delays.contains_key(key) && !is_held_alone
+    })
 }
 
 fn fences_are_unique(state: &State) -> bool {
@@ -154,20 +180,24 @@ fn delays_are_bounded(state: &State) -> bool {
     let is_sound = |delay: &super::LockDelay| {
         !delay.duration.is_zero() && delay.duration <= MAX_LOCK_DELAY && delay.started_at_index <= newest
     };
-    state.keys.delays.values().all(is_sound)
+    state.delays().all(|(_, delay)| is_sound(delay))
 }
 
 fn waiters_live(state: &State) -> bool {
-    state.keys.waiters().all(|(key, _, waiter)| {
-        let holder = state.keys.entries.get(key.as_str()).and_then(|entry| entry.lock.session);
-        state.sessions.rows.contains_key(&waiter.session) && holder != Some(waiter.session)
+    state.keys.waiters().all(|(key, _, request)| {
+        // One that waits for several locks may hold some of them.
+        let waits_for_nothing = state.keys.mode_held(key, request.session).is_some_and(|mode| {
+            request.locks.len() == 1 && (mode == LockMode::Exclusive || request.mode_of(key) == Some(mode))
+        });
+        state.sessions.rows.contains_key(&request.session) && !waits_for_nothing
     })
 }
 
 fn no_waiter_is_passed_over(state: &State) -> bool {
-    state.keys.queues.keys().all(|key| {
-        let is_held = state.keys.entries.get(key.as_str()).is_some_and(|entry| entry.lock.session.is_some());
-        is_held || state.keys.delays.contains_key(key)
+    let keys = &state.keys;
+    keys.requests.iter().all(|(position, request)| {
+        let mut locks = request.locks.iter();
+        locks.any(|lock| is_available(keys, &lock.key, lock.mode, request.session, *position).is_err())
     })
 }
 
@@ -176,8 +206,10 @@ fn queues_are_bounded(state: &State) -> bool {
         let sessions: BTreeSet<_> = queue.values().map(|waiter| &waiter.session).collect();
         (1..=WAITERS_MAX).contains(&queue.len())
             && sessions.len() == queue.len()
-            && queue.iter().all(|(queue_position, waiter)| {
-                *queue_position <= waiter.enqueued_at_index && waiter.wait <= MAX_WAIT
+            && queue.iter().all(|(queue_position, request)| {
+                *queue_position <= request.enqueued_at_index
+                    && request.wait <= MAX_WAIT
+                    && request.locks.is_sorted_by(|one, next| one.key < next.key)
             })
     })
 }
@@ -327,7 +359,8 @@ fn keys_follow(keys: &Keys) -> bool {
         held: BTreeMap::new(),
         holders: BTreeMap::new(),
         waiting: BTreeMap::new(),
-        waiter_count: 0,
+        queues: BTreeMap::new(),
+        upgrades: BTreeMap::new(),
         ..keys.clone()
     };
     for (key, entry) in keys.entries.iter() {
@@ -336,9 +369,17 @@ fn keys_follow(keys: &Keys) -> bool {
             expected.holders.insert(key.clone(), session);
         }
     }
-    for (key, queue_position, waiter) in keys.waiters() {
-        expected.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
-        expected.waiter_count += 1;
+    for (key, session) in keys.shared.iter().flat_map(|(key, of)| of.keys().map(move |id| (key, id))) {
+        expected.held.entry(*session).or_default().insert(key.clone());
+    }
+    for (queue_position, request) in &keys.requests {
+        for RequestedLock { key, mode, .. } in &request.locks {
+            expected.waiting.entry(request.session).or_default().insert(key.clone(), *queue_position);
+            expected.queues.entry(key.clone()).or_default().insert(*queue_position, request.clone());
+            if *mode == LockMode::Exclusive && keys.is_shared_holder(key, request.session) {
+                expected.upgrades.insert(key.clone(), request.session);
+            }
+        }
     }
     expected == *keys
 }

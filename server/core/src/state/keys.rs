@@ -1,13 +1,14 @@
-//! The keys with their locks: entries, tombstones, lock-delays and queues.
+//! The keys with their locks: entries, shared holders, tombstones, lock-delays and queues.
 //!
-//! The indexes of holders and waiters are derived from the rows, so that the end of a session needs
-//! no search. No set or map in them is empty, or a state rebuilt from its rows would differ.
+//! An entry names the holder of its lock, or the oldest of its shared holders. The indexes of
+//! holders and waiters are derived from the rows, so that the end of a session needs no search. No
+//! set or map in them is empty, or a state rebuilt from its rows would differ.
 
 use super::pages::Pages;
 use super::rows::{remove_inner, take_out};
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::id::{Key, LogIndex, SessionId};
-use lockmesh_protocol::record::{Entry, LockDelay, Waiter};
+use lockmesh_protocol::id::{Key, LogIndex, SessionId, WallTime};
+use lockmesh_protocol::record::{Entry, LockDelay, LockMode, LockRequest, RequestedLock, SharedHold, Waiter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -19,16 +20,22 @@ pub(super) struct Keys {
     /// The newest index of a reaped tombstone.
     pub(super) forgotten_tombstones: LogIndex,
     pub(super) delays: BTreeMap<Key, LockDelay>,
-    /// The waiters of each lock by queue position, granted in that order. No queue is empty.
-    pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<Waiter>>>,
+    /// Delays that close a key for exclusive requests only.
+    pub(super) shared_delays: BTreeMap<Key, LockDelay>,
+    /// The holders of each lock in shared mode.
+    pub(super) shared: BTreeMap<Key, BTreeMap<SessionId, SharedHold>>,
+    /// The waiting requests by queue position, which is unique among all queues.
+    pub(super) requests: BTreeMap<LogIndex, Arc<LockRequest>>,
+    /// The requests for each lock by queue position. No queue is empty.
+    pub(super) queues: BTreeMap<Key, BTreeMap<LogIndex, Arc<LockRequest>>>,
+    /// The shared holder of each lock that waits for the exclusive one.
+    pub(super) upgrades: BTreeMap<Key, SessionId>,
     /// The keys that each session holds.
     pub(super) held: BTreeMap<SessionId, BTreeSet<Key>>,
     /// The holder of each held key.
     pub(super) holders: BTreeMap<Key, SessionId>,
     /// The queues that each session is in, with its queue position in each.
     pub(super) waiting: BTreeMap<SessionId, BTreeMap<Key, LogIndex>>,
-    /// The number of waiters in all queues.
-    pub(super) waiter_count: usize,
 }
 
 impl Keys {
@@ -41,11 +48,17 @@ impl Keys {
         let entries = self.entries.iter().map(|(key, row)| Change::Entry(key.clone(), Some(row.clone())));
         let tombstones = self.tombstones.iter();
         let delays = self.delays.iter().map(|(key, delay)| Change::LockDelay(key.clone(), Some(*delay)));
-        let waiters = self.waiters();
+        let shared_delays =
+            self.shared_delays.iter().map(|(key, delay)| Change::SharedDelay(key.clone(), Some(*delay)));
+        let shared = self.shared.iter().flat_map(|(key, holders)| {
+            holders.iter().map(|(session, hold)| Change::SharedHold(key.clone(), *session, Some(*hold)))
+        });
         entries
             .chain(tombstones.map(|(key, index)| Change::Tombstone(key.clone(), Some(*index))))
             .chain(delays)
-            .chain(waiters.map(|(key, place, row)| Change::Waiter(key.clone(), place, Some(row.clone()))))
+            .chain(shared_delays)
+            .chain(shared)
+            .chain(self.requests.iter().map(|(position, row)| request_row(*position, row)))
     }
 
     pub(super) fn load_entry(&mut self, key: Key, entry: Option<Arc<Entry>>) {
@@ -58,7 +71,9 @@ impl Keys {
         if holder_before == holder {
             return;
         }
-        if let Some(session) = holder_before {
+        // The oldest of several holders, if it is still one of them.
+        let left = holder_before.filter(|session| !self.is_shared_holder(&key, *session));
+        if let Some(session) = left {
             take_out(&mut self.held, &session, &key);
         }
         match holder {
@@ -80,17 +95,85 @@ impl Keys {
         };
     }
 
+    pub(super) fn load_shared_hold(&mut self, key: Key, session: SessionId, hold: Option<SharedHold>) {
+        let is_oldest = self.holders.get(&key) == Some(&session);
+        match hold {
+            Some(hold) => {
+                self.held.entry(session).or_default().insert(key.clone());
+                self.shared.entry(key.clone()).or_default().insert(session, hold);
+            }
+            None => {
+                remove_inner(&mut self.shared, &key, &session);
+                if !is_oldest {
+                    take_out(&mut self.held, &session, &key);
+                }
+            }
+        }
+        self.note_upgrade(&key, session);
+    }
+
+    /// Loads a waiter as builds before format 8 stored it.
     pub(super) fn load_waiter(&mut self, key: Key, queue_position: LogIndex, waiter: Option<Arc<Waiter>>) {
-        if let Some(before) = self.waiter(&key, queue_position).cloned() {
-            remove_inner(&mut self.queues, &key, &queue_position);
-            remove_inner(&mut self.waiting, &before.session, &key);
-            self.waiter_count -= 1;
+        let request = waiter.map(|waiter| {
+            let Waiter { session, ref value, flags, wait, enqueued_at_index } = *waiter;
+            let lock = RequestedLock { key, mode: LockMode::Exclusive, value: value.clone(), flags };
+            let (locks, enqueued_at) = (vec![lock], WallTime(0));
+            Arc::new(LockRequest { session, locks, wait, enqueued_at_index, enqueued_at })
+        });
+        self.load_request(queue_position, request);
+    }
+
+    pub(super) fn load_request(&mut self, queue_position: LogIndex, request: Option<Arc<LockRequest>>) {
+        if let Some(before) = self.requests.remove(&queue_position) {
+            for RequestedLock { key, .. } in &before.locks {
+                remove_inner(&mut self.queues, key, &queue_position);
+                remove_inner(&mut self.waiting, &before.session, key);
+                self.note_upgrade(key, before.session);
+            }
         }
-        if let Some(waiter) = waiter {
-            self.waiting.entry(waiter.session).or_default().insert(key.clone(), queue_position);
-            self.queues.entry(key).or_default().insert(queue_position, waiter);
-            self.waiter_count += 1;
+        let Some(request) = request else { return };
+        for RequestedLock { key, .. } in &request.locks {
+            self.waiting.entry(request.session).or_default().insert(key.clone(), queue_position);
+            self.queues.entry(key.clone()).or_default().insert(queue_position, request.clone());
         }
+        self.requests.insert(queue_position, request.clone());
+        request.locks.iter().for_each(|lock| self.note_upgrade(&lock.key, request.session));
+    }
+
+    fn note_upgrade(&mut self, key: &Key, session: SessionId) {
+        let position = self.queue_position(key, session).filter(|_| self.is_shared_holder(key, session));
+        let mode = position.and_then(|position| self.requests.get(&position)?.mode_of(key));
+        if mode == Some(LockMode::Exclusive) {
+            self.upgrades.insert(key.clone(), session);
+        } else if self.upgrades.get(key) == Some(&session) {
+            self.upgrades.remove(key);
+        }
+    }
+
+    pub(super) fn is_shared_holder(&self, key: &Key, session: SessionId) -> bool {
+        self.shared.get(key).is_some_and(|holders| holders.contains_key(&session))
+    }
+
+    /// The mode in which a session holds a lock.
+    pub(super) fn mode_held(&self, key: &Key, session: SessionId) -> Option<LockMode> {
+        if self.shared.contains_key(key) {
+            return self.is_shared_holder(key, session).then_some(LockMode::Shared);
+        }
+        (self.holders.get(key) == Some(&session)).then_some(LockMode::Exclusive)
+    }
+
+    /// The holders of a lock, in any mode.
+    pub(super) fn holders_of(&self, key: &Key) -> Vec<SessionId> {
+        match self.shared.get(key) {
+            Some(holders) => holders.keys().copied().collect(),
+            None => self.holders.get(key).copied().into_iter().collect(),
+        }
+    }
+
+    /// The delay that closes a key, possibly for exclusive requests only.
+    pub(super) fn delay(&self, key: &Key, mode: LockMode) -> Option<&LockDelay> {
+        let of_exclusive = || self.shared_delays.get(key).filter(|_| mode == LockMode::Exclusive);
+        self.delays.get(key).or_else(of_exclusive)
     }
 
     /// The entries whose key starts with a prefix, ascending.
@@ -99,26 +182,45 @@ impl Keys {
     }
 
     /// All waiters, ordered by key, then by queue position.
-    pub(super) fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
+    pub(super) fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<LockRequest>)> {
         let queues = self.queues.iter();
         queues.flat_map(|(key, queue)| {
-            queue.iter().map(move |(queue_position, waiter)| (key, *queue_position, waiter))
+            queue.iter().map(move |(queue_position, request)| (key, *queue_position, request))
         })
     }
 
-    /// The waiter at a position in a key's queue.
-    pub(super) fn waiter(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<Waiter>> {
+    /// The request at a position in a key's queue.
+    pub(super) fn request(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<LockRequest>> {
         self.queues.get(key)?.get(&queue_position)
     }
 
     /// Returns whether a position in a key's queue belongs to the request at an index.
     pub(super) fn waits(&self, key: &Key, queue_position: LogIndex, enqueued_at_index: LogIndex) -> bool {
-        let waiter = self.waiter(key, queue_position);
-        waiter.is_some_and(|waiter| waiter.enqueued_at_index == enqueued_at_index)
+        let request = self.request(key, queue_position);
+        request.is_some_and(|request| request.enqueued_at_index == enqueued_at_index)
     }
 
     /// The session's position in a key's queue.
     pub(super) fn queue_position(&self, key: &Key, session: SessionId) -> Option<LogIndex> {
         self.waiting.get(&session)?.get(key).copied()
+    }
+}
+
+/// The row of a waiting request, in the version of the format that it was written in.
+pub(super) fn request_row(queue_position: LogIndex, request: &Arc<LockRequest>) -> Change {
+    if request.enqueued_at != WallTime(0) {
+        return Change::LockRequest(queue_position, Some(request.clone()));
+    }
+    let RequestedLock { key, value, flags, .. } = request.locks[0].clone();
+    let LockRequest { session, wait, enqueued_at_index, .. } = **request;
+    let waiter = Waiter { session, value, flags, wait, enqueued_at_index };
+    Change::Waiter(key, queue_position, Some(Arc::new(waiter)))
+}
+
+/// The change that removes a waiting request.
+pub(super) fn request_gone(queue_position: LogIndex, request: &LockRequest) -> Change {
+    match request.enqueued_at {
+        WallTime(0) => Change::Waiter(request.first_key().clone(), queue_position, None),
+        _ => Change::LockRequest(queue_position, None),
     }
 }

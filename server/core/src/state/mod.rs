@@ -12,8 +12,8 @@
 //! | `entry` | the single write rule for keys; plain and conditional writes; deletes |
 //! | `tree` | the delete of all keys under a prefix, as one change |
 //! | `tombstone` | tombstones of deleted keys, so that no index goes back |
-//! | `lock` | acquire and release, fencing tokens |
-//! | `queue` | the waiters of a lock, and the grant to the next one when it is freed |
+//! | `lock` | acquire and release in both modes, fencing tokens |
+//! | `queue` | the requests for locks in their order, and the grant to the next one |
 //! | `session` | the table of sessions; their creation and requested ends |
 //! | `invalidation` | effects of a session's end on its keys, the lock-delay; the loss history |
 //! | `catalog`, `node`, `service`, `check` | the tables of the catalog that sessions depend on |
@@ -72,9 +72,9 @@ use crate::proposal::Proposal;
 use core::net::{IpAddr, SocketAddr};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, LogIndex, SessionId, Term};
-use lockmesh_protocol::record::{Agent, LockDelay, Server, Session, Waiter};
+use lockmesh_protocol::record::{Agent, LockDelay, LockMode, LockRequest, Server, Session};
 use lockmesh_protocol::reply::Applied;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use cell::CELL_AGENTS_MAX;
@@ -157,7 +157,7 @@ impl State {
         self.sessions.rows.values()
     }
 
-    /// The session that holds a key.
+    /// The session that holds a key, or the oldest of several.
     pub fn holder(&self, key: &Key) -> Option<&SessionId> {
         self.keys.holders.get(key)
     }
@@ -174,27 +174,32 @@ impl State {
 
     /// The number of waiters in all queues.
     pub fn waiter_count(&self) -> usize {
-        self.keys.waiter_count
+        self.keys.requests.len()
     }
 
-    /// All keys that a lock-delay closes.
+    /// All keys that a lock-delay closes, possibly for exclusive requests only.
     pub fn delays(&self) -> impl Iterator<Item = (&Key, &LockDelay)> {
-        self.keys.delays.iter()
+        self.keys.delays.iter().chain(&self.keys.shared_delays)
     }
 
     /// The delay that closes a key.
     pub fn lock_delay(&self, key: &Key) -> Option<&LockDelay> {
-        self.keys.delays.get(key)
+        self.keys.delay(key, LockMode::Exclusive)
     }
 
     /// All waiters, ordered by key, then by queue position.
-    pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<Waiter>)> {
+    pub fn waiters(&self) -> impl Iterator<Item = (&Key, LogIndex, &Arc<LockRequest>)> {
         self.keys.waiters()
     }
 
-    /// The waiter at a position in a key's queue.
-    pub fn waiter(&self, key: &Key, queue_position: LogIndex) -> Option<&Arc<Waiter>> {
-        self.keys.waiter(key, queue_position)
+    /// The waiting requests, by queue position.
+    pub fn requests(&self) -> &BTreeMap<LogIndex, Arc<LockRequest>> {
+        &self.keys.requests
+    }
+
+    /// The mode in which a session holds a lock.
+    pub fn mode_held(&self, key: &Key, session: SessionId) -> Option<LockMode> {
+        self.keys.mode_held(key, session)
     }
 
     /// All tombstones with the index of the delete.

@@ -10,7 +10,7 @@ use super::view::names;
 use lockmesh_protocol::change::Table;
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, ServiceId};
 use lockmesh_protocol::query::{Grant, Instance, LockInfo, Query, Rows};
-use lockmesh_protocol::record::Check;
+use lockmesh_protocol::record::{Check, LockMode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -107,8 +107,8 @@ impl State {
             | Query::Bindings(_)
             | Query::Losses => self.table_index(Table::Sessions),
             Query::Txn(_) | Query::GossipKey => LogIndex(0),
-            Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
-                self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).0
+            Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
+                self.query_locks(query).0
             }
             Query::Nodes | Query::Agents => self.table_index(Table::Nodes),
             Query::Coordinates => self.table_index(Table::Coordinates).max(self.table_index(Table::Nodes)),
@@ -121,6 +121,22 @@ impl State {
             Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
                 self.table_index(Table::PreparedQueries)
             }
+        }
+    }
+
+    /// Answers a query of a session's hold, or of its request.
+    fn query_locks(&self, query: &Query) -> (LogIndex, Rows) {
+        match *query {
+            Query::QueuePosition { session, queue_position, enqueued_at_index, .. }
+            | Query::RequestOutcome { session, queue_position, enqueued_at_index, .. } => {
+                let session = (session, self.sessions.rows.contains_key(&session));
+                self.keys.queue_outcome(query.queues(), session, queue_position, enqueued_at_index)
+            }
+            Query::HeldEntry { ref key, session } => {
+                let (index, rows) = self.keys.held_entry(key, session);
+                (index.unwrap_or_else(|| self.table_index(Table::Entries)), rows)
+            }
+            _ => unreachable!("no other query is of a hold"),
         }
     }
 
@@ -151,8 +167,8 @@ impl State {
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
             Query::Grants(keys) => Rows::Grants(keys.iter().map(|key| self.newest_grant(key)).collect()),
             Query::Losses => Rows::Losses(self.losses.rows.values().rev().cloned().collect()),
-            Query::QueuePosition { key, session, queue_position, enqueued_at_index } => {
-                self.query_queue_position(key, *session, *queue_position, *enqueued_at_index).1
+            Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
+                self.query_locks(query).1
             }
             Query::Agents => Rows::Agents(self.members.agents.values().cloned().collect()),
             Query::GossipKey => Rows::GossipKey(self.gossip_key),
@@ -173,8 +189,8 @@ impl State {
     /// Every key under a prefix that is held or closed, ascending.
     fn locks(&self, prefix: &str) -> Vec<LockInfo> {
         let held = under(&self.keys.holders, prefix).map(|(key, _)| key);
-        let closed = under(&self.keys.delays, prefix).map(|(key, _)| key);
-        let keys: BTreeSet<&Key> = held.chain(closed).collect();
+        let delays = under(&self.keys.delays, prefix).chain(under(&self.keys.shared_delays, prefix));
+        let keys: BTreeSet<&Key> = held.chain(delays.map(|(key, _)| key)).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
     }
 
@@ -193,7 +209,7 @@ impl State {
             granted_at: lock.granted_at,
             lock_index: lock.index,
             modify_index: entry.map_or(LogIndex(0), |entry| entry.modify_index),
-            delay: self.keys.delays.get(key).copied(),
+            delay: self.keys.delay(key, LockMode::Exclusive).copied(),
             waiters: self.keys.queues.get(key).map_or(0, |queue| queue.len() as u64),
         }
     }

@@ -10,6 +10,7 @@ use crate::proposal::Proposal;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnOp};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, RequestId, SessionId};
+use lockmesh_protocol::record::RequestedLock;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnResult};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -135,10 +136,24 @@ fn repeated(step: &Step<'_>, command: &Command, kept: Arc<Applied>) -> Arc<Appli
         ) if !stands(step, &new.key, *session, *fence) => {
             Arc::new(Applied { index: step.index, reply: Reply::Succeeded(false) })
         }
+        (Command::AcquireLocks { locks, session, .. }, Reply::Granted { .. } | Reply::GrantedAll(_))
+            if !all_stand(step, locks, *session, &kept.reply) =>
+        {
+            Arc::new(Applied { index: step.index, reply: Reply::Succeeded(false) })
+        }
         // The transaction's other operations took effect, so it did not fail either.
         (Command::Txn(ops), Reply::Txn(results)) if !locks_stand(step, ops, results) => forgotten(step),
         _ => kept,
     }
+}
+
+fn all_stand(step: &Step<'_>, locks: &[RequestedLock], session: SessionId, granted: &Reply) -> bool {
+    let fences = match granted {
+        Reply::Granted { fence } => std::slice::from_ref(fence),
+        Reply::GrantedAll(fences) => fences,
+        _ => return true,
+    };
+    locks.iter().zip(fences).all(|(lock, fence)| stands(step, &lock.key, session, *fence))
 }
 
 fn locks_stand(step: &Step<'_>, ops: &[TxnOp], results: &[TxnResult]) -> bool {
@@ -159,7 +174,8 @@ fn locks_stand(step: &Step<'_>, ops: &[TxnOp], results: &[TxnResult]) -> bool {
 
 fn stands(step: &Step<'_>, key: &Key, session: SessionId, fence: Fence) -> bool {
     let entry = step.state.keys.entries.get(key.as_str());
-    entry.is_some_and(|entry| (entry.lock.session, entry.lock.fence) == (Some(session), fence))
+    let is_held = step.state.keys.mode_held(key, session).is_some();
+    entry.is_some_and(|entry| is_held && entry.lock.fence == fence)
 }
 
 fn keep(step: &mut Step<'_>, request: &RequestId, applied: Arc<Applied>) {

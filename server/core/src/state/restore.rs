@@ -35,7 +35,7 @@ use lockmesh_protocol::command::RestoreStep;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{CheckId, Fence, Key, LogIndex};
 use lockmesh_protocol::lease::{HealthWindow, RESTART_WINDOW};
-use lockmesh_protocol::record::{Agent, Entry, LockDelay, LossCause, Node, Session};
+use lockmesh_protocol::record::{Agent, Entry, LockDelay, LockMode, LossCause, Node, Session};
 use lockmesh_protocol::reply::Reply;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,8 +120,15 @@ fn close_what_was_held(step: &mut Step<'_>, ours: &State) {
             close_for(step, key, ours.belief_of(&ours.sessions.rows[holder]));
         }
     }
+    for (key, holder) in
+        ours.keys.shared.iter().flat_map(|(key, holders)| holders.keys().map(move |id| (key, id)))
+    {
+        if lock_of(step.state.keys.entry(key).as_ref()).session.is_none() {
+            close_for(step, key, ours.belief_of(&ours.sessions.rows[holder]));
+        }
+    }
     // A lock-delay from before the restore continues, unless the backup has a holder.
-    for (key, delay) in &ours.keys.delays {
+    for (key, delay) in ours.keys.delays.iter().chain(&ours.keys.shared_delays) {
         if lock_of(step.state.keys.entry(key).as_ref()).session.is_none() {
             close_for(step, key, delay.duration);
         }
@@ -130,7 +137,11 @@ fn close_what_was_held(step: &mut Step<'_>, ours: &State) {
 
 /// Closes a key for this duration, or for the backup's delay if longer.
 fn close_for(step: &mut Step<'_>, key: &Key, duration: Duration) {
-    let known = step.state.keys.delays.get(key).map_or(Duration::ZERO, |delay| delay.duration);
+    let known =
+        step.state.keys.delay(key, LockMode::Exclusive).map_or(Duration::ZERO, |delay| delay.duration);
+    if step.state.keys.shared_delays.contains_key(key) {
+        step.set(Change::SharedDelay(key.clone(), None));
+    }
     let delay = LockDelay { started_at_index: step.index, duration: duration.max(known) };
     step.set(Change::LockDelay(key.clone(), Some(delay)));
 }
@@ -277,6 +288,9 @@ fn is_row(change: &Change) -> bool {
         Change::Server(_, row) => row.is_some(),
         Change::PreparedQuery(_, row) => row.is_some(),
         Change::Binding(_, _, row) => row.is_some(),
+        Change::LockRequest(_, row) => row.is_some(),
+        Change::SharedHold(_, _, row) => row.is_some(),
+        Change::SharedDelay(_, row) => row.is_some(),
         Change::LowestSequence(..)
         | Change::TableIndex(..)
         | Change::Fence(_)
@@ -309,6 +323,8 @@ fn is_data(row: &Change) -> bool {
             | Change::Loss(..)
             | Change::PreparedQuery(..)
             | Change::Binding(..)
+            | Change::SharedHold(..)
+            | Change::SharedDelay(..)
     )
 }
 

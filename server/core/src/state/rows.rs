@@ -5,7 +5,7 @@
 
 use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::invalidation::Losses;
-use super::keys::Keys;
+use super::keys::{Keys, request_row};
 use super::member::Members;
 use super::prepared_query::PreparedQueries;
 use super::replies::Replies;
@@ -85,6 +85,9 @@ impl State {
             Change::Coordinate(name, row) => self.catalog.load_coordinate(name, row),
             Change::Tombstone(key, index) => self.keys.load_tombstone(key, index),
             Change::LockDelay(key, delay) => put(&mut self.keys.delays, key, delay),
+            Change::SharedDelay(key, delay) => put(&mut self.keys.shared_delays, key, delay),
+            Change::SharedHold(key, session, hold) => self.keys.load_shared_hold(key, session, hold),
+            Change::LockRequest(queue_position, request) => self.keys.load_request(queue_position, request),
             Change::Waiter(key, queue_position, waiter) => self.keys.load_waiter(key, queue_position, waiter),
             Change::Agent(number, agent) => self.members.load(number, agent),
             Change::Reply(agent, sequence, reply) => self.replies.load(agent, sequence, reply),
@@ -156,8 +159,19 @@ impl State {
                 Change::Tombstone(key.clone(), self.keys.tombstones.get(key.as_str()).copied())
             }
             Change::LockDelay(key, _) => Change::LockDelay(key.clone(), self.keys.delays.get(key).copied()),
-            Change::Waiter(key, queue_position, _) => {
-                Change::Waiter(key.clone(), *queue_position, self.keys.waiter(key, *queue_position).cloned())
+            Change::SharedDelay(key, _) => {
+                Change::SharedDelay(key.clone(), self.keys.shared_delays.get(key).copied())
+            }
+            Change::SharedHold(key, session, _) => {
+                let hold = self.keys.shared.get(key).and_then(|holders| holders.get(session));
+                Change::SharedHold(key.clone(), *session, hold.copied())
+            }
+            Change::Waiter(_, queue_position, _) | Change::LockRequest(queue_position, _) => {
+                match (self.keys.requests.get(queue_position), change) {
+                    (Some(request), _) => request_row(*queue_position, request),
+                    (None, Change::Waiter(key, ..)) => Change::Waiter(key.clone(), *queue_position, None),
+                    (None, _) => Change::LockRequest(*queue_position, None),
+                }
             }
             Change::Agent(number, _) => Change::Agent(*number, self.members.agents.get(number).cloned()),
             Change::Loss(number, _) => Change::Loss(*number, self.losses.rows.get(number).cloned()),

@@ -14,7 +14,7 @@ use super::member::{
 };
 use super::node::update_coordinate;
 use super::prepared_query::write_query;
-use super::queue::{end_wait, grant_freed, note_freed};
+use super::queue::{acquire_locks, end_wait, grant_freed, note_freed};
 use super::removed::{Removed, TreeBefore};
 use super::restore::restore;
 use super::roster::{
@@ -63,6 +63,8 @@ pub(super) struct Step<'a> {
     pub(super) services: BTreeSet<ServiceTopic>,
     /// The keys with a queue that this command may have freed.
     pub(super) freed: BTreeSet<Key>,
+    /// The keys with a queue that were held when this command wrote them.
+    pub(super) vacated: BTreeSet<Key>,
     /// The undo list of the current attempt, in the order of its changes.
     undo: Option<Vec<Undo>>,
 }
@@ -84,9 +86,22 @@ impl<'a> Step<'a> {
         let Outputs { changes, removed, services: touched_services } = outputs;
         // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
-        let (freed, services) = (BTreeSet::new(), BTreeSet::new());
+        let (freed, vacated, services) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let undo = None;
-        Self { state, index, log_index, term, at, changes, removed, touched_services, services, freed, undo }
+        Self {
+            state,
+            index,
+            log_index,
+            term,
+            at,
+            changes,
+            removed,
+            touched_services,
+            services,
+            freed,
+            vacated,
+            undo,
+        }
     }
 
     /// `true` if the leader of this term decided the command, on the data of the last restore.
@@ -149,6 +164,10 @@ impl<'a> Step<'a> {
             Command::RotateGossipKey { from } => rotate_gossip_key(self, *from),
             Command::UpdateCoordinate { node, coordinate } => update_coordinate(self, node, coordinate),
             Command::PreparedQuery(command) => write_query(self, command),
+            Command::AcquireLocks { locks, session, wait } => {
+                let wait = (!wait.is_zero()).then_some(*wait);
+                reply_or_refusal(acquire_locks(self, locks, *session, wait))
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 //! The rows leave the state by page and are handed to the caller: freeing very many of them would
 //! block the loop. Only the locks and the queues under the prefix are handled one by one.
 
+use super::entry::end_shared_holds;
 use super::invalidation::record_deleted;
 use super::keys::Keys;
 use super::removed::{Tree, TreeBefore};
@@ -23,7 +24,11 @@ pub(super) fn delete_tree(step: &mut Step<'_>, prefix: &Key) {
     if step.state.keys.entries_under(prefix.as_str()).next().is_none() {
         return;
     }
-    record_deleted(step, step.state.keys.holders_under(prefix));
+    let keys = &step.state.keys;
+    let held: Vec<Key> = under(&keys.holders, prefix.as_str()).map(|(key, _)| key.clone()).collect();
+    let holders = held.iter().flat_map(|key| keys.holders_of(key).into_iter().map(|id| (key.clone(), id)));
+    record_deleted(step, holders.collect());
+    held.iter().for_each(|key| end_shared_holds(step, key));
     step.set(Change::TreeDeleted(prefix.clone()));
     if !prefix.as_str().is_empty() {
         bury(step, prefix);

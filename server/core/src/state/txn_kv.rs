@@ -60,7 +60,7 @@ impl Keys {
             KvVerb::GetTree => {
                 return Ok(self.entries_under(key.as_str()).cloned().map(TxnResult::Kv).collect());
             }
-            KvVerb::CheckSession => without_value(session_is(entry, key, op.session.as_deref())?),
+            KvVerb::CheckSession => without_value(self.session_is(key, op.session.as_deref())?),
             KvVerb::CheckIndex => without_value(index_is(entry, key, op.index)?),
             KvVerb::CheckNotExists if entry.is_none() => return Ok(Vec::new()),
             KvVerb::CheckNotExists => return Err(OpError::Exists(key.clone())),
@@ -68,21 +68,19 @@ impl Keys {
         };
         Ok(vec![TxnResult::Kv(found)])
     }
-}
 
-fn session_is<'a>(
-    entry: Option<&'a Arc<Entry>>,
-    key: &Key,
-    expected: Option<&str>,
-) -> Result<&'a Arc<Entry>, OpError> {
-    let entry = entry.ok_or_else(|| OpError::NothingToCheck { property: "session", key: key.clone() })?;
-    // A free key has no holder: an operation without a session checks for that.
-    if entry.lock.session == expected.map(named) {
-        return Ok(entry);
+    fn session_is(&self, key: &Key, expected: Option<&str>) -> Result<&Arc<Entry>, OpError> {
+        let entry = self.entries.get(key.as_str());
+        let entry = entry.ok_or_else(|| OpError::NothingToCheck { property: "session", key: key.clone() })?;
+        // A free key has no holder: an operation without a session checks for that.
+        let holds = |session: SessionId| self.mode_held(key, session).is_some();
+        if expected.map_or(entry.lock.session.is_none(), |session| holds(named(session))) {
+            return Ok(entry);
+        }
+        let current = entry.lock.session.map(|session| session.to_string()).unwrap_or_default();
+        let expected = expected.unwrap_or_default().to_owned();
+        Err(OpError::OtherSession { key: key.clone(), current, expected })
     }
-    let current = entry.lock.session.map(|session| session.to_string()).unwrap_or_default();
-    let expected = expected.unwrap_or_default().to_owned();
-    Err(OpError::OtherSession { key: key.clone(), current, expected })
 }
 
 fn index_is<'a>(

@@ -12,6 +12,7 @@ use crate::raft::TICK;
 use crate::time::timers::{Subject, TimerConfig, Timers};
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::id::Key;
+use lockmesh_protocol::record::RequestedLock;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -138,14 +139,25 @@ impl Deadlines {
     /// leader knows the rest at the time of the request.
     pub(crate) fn with_remaining_delay(&self, came: Time, command: &Command, applied: &Applied) -> Applied {
         let mut applied = applied.clone();
-        if let (Reply::Delayed { remaining }, Some(key)) = (&mut applied.reply, locks_of(command).next()) {
-            *remaining = self.left_of_delay(came, key, *remaining);
+        if let Reply::Delayed { remaining } = &mut applied.reply {
+            *remaining = self.left_of_delays(came, locks_of(command), *remaining);
         }
         applied
     }
 
+    /// Returns how long the first of these keys that is closed stays so, given the full length.
+    pub(crate) fn left_of_delays<'a>(
+        &self,
+        then: Time,
+        keys: impl IntoIterator<Item = &'a Key>,
+        whole: Duration,
+    ) -> Duration {
+        let left = keys.into_iter().map(|key| self.left_of_delay(then, key, whole)).min();
+        left.unwrap_or(whole)
+    }
+
     /// Returns how long a key stays closed after `then`, given the full length of the delay.
-    pub(crate) fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
+    fn left_of_delay(&self, then: Time, key: &Key, whole: Duration) -> Duration {
         // If the delay is not noted yet, or this server does not lead, all of it may remain: the
         // safe side.
         self.timers.remaining(then, key).unwrap_or(whole).min(whole).max(MIN_REMAINING_DELAY)
@@ -188,9 +200,10 @@ fn end_of(view: &ClusterView<'_>, subject: &Subject) -> Option<Command> {
             let started_at_index = state.lock_delay(key)?.started_at_index;
             Some(Command::EndLockDelay { key: key.clone(), started_at_index, base })
         }
-        Subject::Wait(key, queue_position) => {
-            let (key, queue_position) = (key.clone(), *queue_position);
-            let enqueued_at_index = state.waiter(&key, queue_position)?.enqueued_at_index;
+        Subject::Wait(queue_position) => {
+            let request = state.requests().get(queue_position)?;
+            let (key, queue_position) = (request.first_key().clone(), *queue_position);
+            let enqueued_at_index = request.enqueued_at_index;
             Some(Command::EndWait { key, queue_position, enqueued_at_index })
         }
         Subject::Tombstones(up_to) => Some(Command::ReapTombstones { up_to: *up_to }),
@@ -204,11 +217,15 @@ fn locks_of(command: &Command) -> impl Iterator<Item = &Key> {
         Command::Txn(operations) => (None, operations),
         _ => (None, &[]),
     };
+    let several: &[RequestedLock] = match command {
+        Command::AcquireLocks { locks, .. } => locks,
+        _ => &[],
+    };
     let locked = operations.iter().filter_map(|operation| match operation {
         TxnOp::Kv(TxnKv { verb: KvVerb::Lock, key, .. }) => Some(key),
         _ => None,
     });
-    alone.into_iter().chain(locked)
+    alone.into_iter().chain(locked).chain(several.iter().map(|lock| &lock.key))
 }
 
 #[cfg(test)]

@@ -46,8 +46,8 @@ pub(crate) enum Subject {
     Session(SessionId),
     /// The key's lock-delay is over.
     LockDelay(Key),
-    /// The wait at this position of the key's queue is over.
-    Wait(Key, LogIndex),
+    /// The wait at this queue position is over.
+    Wait(LogIndex),
     /// The tombstones up to this index are old.
     Tombstones(LogIndex),
 }
@@ -99,8 +99,8 @@ impl Timers {
         for (key, delay) in state.delays() {
             self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
         }
-        for (key, queue_position, waiter) in state.waiters() {
-            self.arm(Subject::Wait(key.clone(), queue_position), now + waiter.wait);
+        for (queue_position, request) in state.requests() {
+            self.arm(Subject::Wait(*queue_position), now + request.wait);
         }
         // One bin for all: they only have to live long enough, and their age is unknown.
         if let Some(newest) = state.tombstones().map(|(_, index)| index).max() {
@@ -121,7 +121,9 @@ impl Timers {
                 Change::Cleared => self.clear(),
                 Change::Session(..)
                 | Change::LockDelay(..)
+                | Change::SharedDelay(..)
                 | Change::Waiter(..)
+                | Change::LockRequest(..)
                 | Change::Tombstone(_, Some(_)) => {
                     self.behind.push_back((now, DeadlineChange::Change(change.clone())));
                 }
@@ -154,15 +156,20 @@ impl Timers {
         match change {
             Change::Session(id, Some(session)) => self.arm_session(now, *id, session.spec.ttl),
             Change::Session(id, None) => self.disarm(&Subject::Session(*id)),
-            Change::LockDelay(key, Some(delay)) => {
+            Change::LockDelay(key, Some(delay)) | Change::SharedDelay(key, Some(delay)) => {
                 self.arm(Subject::LockDelay(key.clone()), now + delay.duration);
             }
-            Change::LockDelay(key, None) => self.disarm(&Subject::LockDelay(key.clone())),
-            Change::Waiter(key, queue_position, Some(waiter)) => {
-                self.arm(Subject::Wait(key.clone(), *queue_position), now + waiter.wait);
+            Change::LockDelay(key, None) | Change::SharedDelay(key, None) => {
+                self.disarm(&Subject::LockDelay(key.clone()));
             }
-            Change::Waiter(key, queue_position, None) => {
-                self.disarm(&Subject::Wait(key.clone(), *queue_position));
+            Change::Waiter(_, queue_position, Some(waiter)) => {
+                self.arm(Subject::Wait(*queue_position), now + waiter.wait);
+            }
+            Change::LockRequest(queue_position, Some(request)) => {
+                self.arm(Subject::Wait(*queue_position), now + request.wait);
+            }
+            Change::Waiter(_, queue_position, None) | Change::LockRequest(queue_position, None) => {
+                self.disarm(&Subject::Wait(*queue_position));
             }
             Change::Tombstone(_, Some(index)) => self.arm_tombstone(now, *index),
             Change::Cleared => self.clear(),

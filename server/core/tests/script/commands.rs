@@ -15,8 +15,8 @@ use lockmesh_protocol::id::{
 use lockmesh_protocol::lease::{HealthWindow, LeaseId, LeaseKey};
 use lockmesh_protocol::prepared_query::{NAME_PREFIX_MATCH, QueryService, QuerySpec, QueryTemplate};
 use lockmesh_protocol::record::{
-    Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, NewServer, Node,
-    ProcessBinding, Service, ServiceCheck, SessionSpec,
+    Autopilot, Behavior, Check, CheckStatus, Coordinate, Finite, Incarnation, LockMode, NewServer, Node,
+    ProcessBinding, RequestedLock, Service, ServiceCheck, SessionSpec,
 };
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
                 (key(&mut words)?, index(&mut words)?, index(&mut words)?);
             Command::EndWait { key, queue_position, enqueued_at_index }
         }
+        "lock" => lock(&mut words)?,
+        "format" => Command::RaiseFormat(words.number()? as u8),
         "coordinate" => coordinate(&mut words)?,
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
@@ -86,6 +88,19 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     };
     words.end()?;
     Ok(Some(command))
+}
+
+/// A request for locks, such as `s1 a:shared,b`.
+fn lock(words: &mut Words) -> Result<Command, String> {
+    let wait = words.seconds_option("wait")?;
+    let session = session_id(words)?;
+    let locks = words.word()?;
+    let locks = locks.split(',').map(|lock| {
+        let (key, mode) = lock.split_once(':').unwrap_or((lock, "exclusive"));
+        let mode = LockMode::parse(mode).ok_or_else(|| format!("what is the mode {mode:?}?"))?;
+        Ok::<_, String>(RequestedLock { key: key.into(), mode, value: Bytes::from(key.to_owned()), flags: 0 })
+    });
+    Ok(Command::AcquireLocks { locks: locks.collect::<Result<_, _>>()?, session, wait })
 }
 
 /// A server whose other fields default to values derived from its name.

@@ -77,6 +77,13 @@ fn query(line: &str) -> Result<Option<Query>, String> {
             queue_position: LogIndex(words.number()?),
             enqueued_at_index: LogIndex(words.number()?),
         },
+        "held" => Query::HeldEntry { key: Key::from(words.word()?), session: session(&words.word()?) },
+        "outcome" => Query::RequestOutcome {
+            keys: words.word()?.split(',').map(Key::from).collect(),
+            session: session(&words.word()?),
+            queue_position: LogIndex(words.number()?),
+            enqueued_at_index: LogIndex(words.number()?),
+        },
         _ => return Ok(None),
     };
     words.end()?;

@@ -4,7 +4,8 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::prepared_query::PreparedQuery;
 use lockmesh_protocol::record::{
-    Agent, Check, Coordinate, Entry, LockDelay, Loss, LossCause, MemberStatus, Node, Service, Session, Waiter,
+    Agent, Check, Coordinate, Entry, LockDelay, LockMode, LockRequest, Loss, LossCause, MemberStatus, Node,
+    RequestedLock, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
 use std::fmt::{Display, Write as _};
@@ -25,6 +26,10 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Server(id) => format!("server {id}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
         Reply::GossipKey(number) => format!("gossip key {number}"),
+        Reply::GrantedAll(fences) => {
+            let fences: Vec<String> = fences.iter().map(ToString::to_string).collect();
+            format!("true, fences {}", fences.join(", "))
+        }
     };
     vec![line]
 }
@@ -114,6 +119,7 @@ pub(crate) fn change(change: &Change) -> String {
             format!("place {queue_position} in the queue of {key}"),
             row.as_deref().map(waiter).as_ref(),
         ),
+        Change::LockRequest(..) | Change::SharedHold(..) | Change::SharedDelay(..) => shared(change),
         Change::Agent(number, row) => {
             row_or_gone(format!("agent {number}"), row.as_deref().map(|row| agent(number, row)))
         }
@@ -155,6 +161,27 @@ pub(crate) fn change(change: &Change) -> String {
         Change::TreeDeleted(prefix) => format!("everything under {prefix:?} is gone"),
     };
     format!("  {line}")
+}
+
+/// A change of locks in shared mode, or of requests.
+fn shared(change: &Change) -> String {
+    match change {
+        Change::LockRequest(queue_position, row) => {
+            set_or_gone(format!("place {queue_position}"), row.as_deref().map(request).as_ref())
+        }
+        Change::SharedHold(key, session, row) => {
+            let hold = row.as_ref().map(|row| match row.granted_for {
+                Some(index) => format!("from {} for {index}", row.granted_index),
+                None => format!("from {}", row.granted_index),
+            });
+            set_or_gone(format!("shared hold of {key} by {session}"), hold.as_ref())
+        }
+        Change::SharedDelay(key, row) => {
+            let closed = format!("lock-delay of {key} for exclusive requests");
+            set_or_gone(closed, row.as_ref().map(delay).as_ref())
+        }
+        other => unreachable!("shown elsewhere: {other:?}"),
+    }
 }
 
 /// An entry.
@@ -235,6 +262,17 @@ pub(crate) fn waiter(waiter: &Waiter) -> String {
         "{} waits {:?} from {} to write {value:?}{flags}",
         waiter.session, waiter.wait, waiter.enqueued_at_index
     )
+}
+
+/// A waiting request.
+fn request(request: &LockRequest) -> String {
+    let lock = |lock: &RequestedLock| match (lock.mode, &lock.value[..]) {
+        (LockMode::Shared, _) => format!("{}:shared", lock.key),
+        (LockMode::Exclusive, value) => format!("{} = {:?}", lock.key, String::from_utf8_lossy(value)),
+    };
+    let locks: Vec<String> = request.locks.iter().map(lock).collect();
+    let LockRequest { session, wait, enqueued_at_index, .. } = request;
+    format!("{session} waits {wait:?} from {enqueued_at_index} for {}", locks.join(", "))
 }
 
 /// A line of the loss history.

@@ -263,7 +263,13 @@ fn session_id() -> impl Strategy<Value = SessionId> + Clone {
     prop::sample::select(&SESSIONS).prop_map(session)
 }
 
-fn new_session(id: &str, node: &str, checks: Vec<&str>, delay: u64, behavior: Behavior) -> SessionSpec {
+pub(crate) fn new_session(
+    id: &str,
+    node: &str,
+    checks: Vec<&str>,
+    delay: u64,
+    behavior: Behavior,
+) -> SessionSpec {
     SessionSpec {
         id: session(id),
         name: String::new(),

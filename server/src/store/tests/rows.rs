@@ -9,9 +9,12 @@ use lockmesh_core::State;
 use lockmesh_core::durability::write_queue::CheckpointRows;
 use lockmesh_core::raft::log::SnapshotMeta;
 use lockmesh_protocol::change::{Change, Table};
-use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId};
+use lockmesh_protocol::id::{AgentNumber, Fence, LogIndex, QueryId, SessionId, WallTime};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
-use lockmesh_protocol::record::{Agent, Coordinate, Entry, Lock, LockDelay, ProcessBinding, Waiter};
+use lockmesh_protocol::record::{
+    Agent, Coordinate, Entry, Lock, LockDelay, LockMode, LockRequest, ProcessBinding, RequestedLock,
+    SharedHold, Waiter,
+};
 use lockmesh_protocol::reply::{Applied, Reply};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +27,40 @@ fn name(draw: &mut Draw) -> &'static str {
     NAMES[draw.below(NAMES.len() as u64) as usize]
 }
 
+/// A change of a lock in shared mode, or of a request.
+fn lock_change(draw: &mut Draw, there: bool, index: LogIndex) -> Change {
+    let (key, number) = (name(draw), draw.below(5));
+    match draw.below(3) {
+        0 => {
+            let session = SessionId::from_random([number as u8; 16]);
+            let (queue_position, granted_at) = (LogIndex(0), WallTime(7));
+            let hold = SharedHold { granted_index: index, queue_position, granted_at, granted_for: None };
+            Change::SharedHold(key.into(), session, there.then_some(hold))
+        }
+        1 => {
+            let delay = LockDelay { started_at_index: index, duration: Duration::from_secs(5) };
+            Change::SharedDelay(key.into(), there.then_some(delay))
+        }
+        _ => {
+            let (mode, value) = (LockMode::Shared, Bytes::new());
+            let lock = |key: &str| RequestedLock { key: key.into(), mode, value: value.clone(), flags: 0 };
+            let request = LockRequest {
+                session: SessionId::from_random([7; 16]),
+                locks: vec![lock("a"), lock("b")],
+                wait: Duration::from_secs(15),
+                enqueued_at_index: index,
+                enqueued_at: WallTime(7),
+            };
+            Change::LockRequest(LogIndex(number * 16 + 15), there.then(|| Arc::new(request)))
+        }
+    }
+}
+
 fn change(draw: &mut Draw) -> Change {
     let there = draw.below(3) != 0;
     let number = draw.below(5);
     let index = LogIndex(draw.below(1_000));
-    match draw.below(18) {
+    match draw.below(21) {
         0 => {
             let key = name(draw);
             Change::Entry(key.into(), there.then(|| Arc::new(entry(key, index))))
@@ -55,7 +87,10 @@ fn change(draw: &mut Draw) -> Change {
             let (session, value) = (SessionId::from_random([7; 16]), Bytes::new());
             let wait = Duration::from_secs(15);
             let waiter = Waiter { session, value, flags: 0, wait, enqueued_at_index: index };
-            Change::Waiter(name(draw).into(), LogIndex(number), there.then(|| Arc::new(waiter)))
+            // A position belongs to one request.
+            let key = draw.below(NAMES.len() as u64);
+            let position = LogIndex(number * 16 + key);
+            Change::Waiter(NAMES[key as usize].into(), position, there.then(|| Arc::new(waiter)))
         }
         14 => Change::Coordinate(name(draw).into(), there.then(|| Arc::new(Coordinate::default()))),
         15 => {
@@ -70,6 +105,7 @@ fn change(draw: &mut Draw) -> Change {
                 ProcessBinding { pid: 7, started_at: index.0, boot_id: [1; 16], keeps_lock_delay: false };
             Change::Binding(name(draw).into(), id, there.then_some(binding))
         }
+        17..=19 => lock_change(draw, there, index),
         _ if draw.below(30) == 0 => Change::Cleared,
         _ if draw.below(3) == 0 => Change::TreeDeleted(name(draw).into()),
         _ => Change::IndexBase(index.0),

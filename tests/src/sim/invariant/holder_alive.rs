@@ -1,5 +1,6 @@
 //! The holder of a lock is a live session, behind every log entry.
 
+use super::mutual_exclusion::SharedHolds;
 use super::{Fact, Invariant, Scene, ensure};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, SessionId};
@@ -10,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct HolderAlive {
     sessions: BTreeSet<SessionId>,
     holders: BTreeMap<Key, SessionId>,
+    shared: SharedHolds,
 }
 
 impl HolderAlive {
     fn change(&mut self, change: &Change) {
+        self.shared.see(change);
         match change {
             Change::Session(id, Some(_)) => {
                 self.sessions.insert(*id);
@@ -29,7 +32,10 @@ impl HolderAlive {
                     self.holders.remove(key);
                 }
             },
-            Change::Cleared => (self.sessions, self.holders) = Default::default(),
+            Change::Cleared => {
+                (self.sessions, self.holders) = Default::default();
+                self.shared.clear();
+            }
             Change::TreeDeleted(prefix) => {
                 self.holders.retain(|key, _| !key.as_str().starts_with(prefix.as_str()));
             }
@@ -50,7 +56,7 @@ impl Invariant for HolderAlive {
             _ => return Ok(()),
         };
         changes.iter().for_each(|change| self.change(change));
-        for (key, holder) in &self.holders {
+        for (key, holder) in self.holders.iter().chain(self.shared.iter()) {
             ensure(self.sessions.contains(holder), || format!("{key} is held by {holder}, which is gone"))?;
         }
         Ok(())

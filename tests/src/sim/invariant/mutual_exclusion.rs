@@ -1,5 +1,6 @@
-//! Mutual exclusion: a lock has one holder, according to the log, and according to clients' beliefs
-//! at any true time.
+//! Mutual exclusion: a lock has one holder, or several that share it, according to the log, and
+//! according to clients' beliefs at any true time. Shared holders of one period have one fencing
+//! token, which no other holder has.
 //!
 //! A client believes in its lock from its notification until it lets go, and no longer than its
 //! session's lease. The lease ends one TTL after the send time of the last acknowledged renewal, or
@@ -13,12 +14,13 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Fence, Key, SessionId};
 use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::time::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The holders, and the clients that believe that they hold.
 #[derive(Debug, Default)]
 pub(super) struct MutualExclusion {
     holders: BTreeMap<Key, (SessionId, Fence)>,
+    shared: SharedHolds,
     beliefs: BTreeMap<(Key, SessionId), Fence>,
     leases: BTreeMap<SessionId, Time>,
     /// The times at which sessions ended with their nodes.
@@ -46,10 +48,21 @@ impl MutualExclusion {
             });
             self.restored_at = fences.max().unwrap_or(self.restored_at);
         }
-        changes.iter().try_for_each(|change| self.change(change))
+        // A restore lists the entries first.
+        if is_restore(changes) {
+            self.shared.clear();
+            changes.iter().for_each(|change| self.shared.see(change));
+        }
+        changes.iter().try_for_each(|change| self.change(change))?;
+        let beside = self
+            .holders
+            .iter()
+            .find(|(key, (session, _))| self.shared.is_shared(key) && !self.shared.contains(key, session));
+        ensure(beside.is_none(), || format!("an exclusive holder is beside shared ones: {beside:?}"))
     }
 
     fn change(&mut self, change: &Change) -> Result<(), String> {
+        self.shared.see(change);
         if *change == Change::Cleared {
             self.holders.clear();
         }
@@ -63,6 +76,11 @@ impl MutualExclusion {
             None => self.holders.remove(key),
         };
         match (before, holder) {
+            // The entry names the next of several holders, or the holder changes the mode.
+            (Some(before), Some(after)) if before.1 == after.1 && self.shared.contains(key, &after.0) => {
+                Ok(())
+            }
+            (Some(before), Some(after)) if before.0 == after.0 => Ok(()),
             (Some(before), Some(after)) => ensure(before == after, || {
                 format!("{key} passed from {} to {} without being free in between", before.0, after.0)
             }),
@@ -75,7 +93,7 @@ impl MutualExclusion {
             return Ok(());
         }
         let others = self.beliefs.iter().filter(|((of, who), _)| of == key && who != session);
-        for ((_, other), held) in others {
+        for ((_, other), held) in others.filter(|(_, held)| **held != fence) {
             let lease = self.leases.get(other).copied().unwrap_or_default();
             let lease = self.failed.get(other).map_or(lease, |failed| lease.min(*failed));
             ensure(lease <= now, || {
@@ -87,6 +105,43 @@ impl MutualExclusion {
         }
         self.beliefs.insert((key.clone(), *session), fence);
         Ok(())
+    }
+}
+
+/// The holders of locks in shared mode, according to the changes.
+#[derive(Debug, Default)]
+pub(super) struct SharedHolds(BTreeMap<Key, BTreeSet<SessionId>>);
+
+impl SharedHolds {
+    pub(super) fn see(&mut self, change: &Change) {
+        match change {
+            Change::SharedHold(key, session, Some(_)) => {
+                self.0.entry(key.clone()).or_default().insert(*session);
+            }
+            Change::SharedHold(key, session, None) => {
+                if let Some(holders) = self.0.get_mut(key) {
+                    holders.remove(session);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn contains(&self, key: &Key, session: &SessionId) -> bool {
+        self.0.get(key).is_some_and(|holders| holders.contains(session))
+    }
+
+    fn is_shared(&self, key: &Key) -> bool {
+        self.0.get(key).is_some_and(|holders| !holders.is_empty())
+    }
+
+    /// All holders with their keys.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &SessionId)> {
+        self.0.iter().flat_map(|(key, holders)| holders.iter().map(move |session| (key, session)))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }
 

@@ -22,7 +22,7 @@ impl Wanted {
             LocalCall::Read { query, consistency, blocking: Some(Blocking { index, .. }) } => {
                 Some(Self::News(query.clone(), *consistency, *index))
             }
-            LocalCall::Acquire { new, session, .. } => Some(Self::Lock(new.key.clone(), *session)),
+            LocalCall::Acquire { locks, session, .. } => Some(Self::Lock(locks[0].key.clone(), *session)),
             _ => None,
         }
     }
@@ -31,6 +31,9 @@ impl Wanted {
         match request {
             Request::Read { query: Query::QueuePosition { key, session, .. }, .. } => {
                 Some(Self::Lock(key.clone(), *session))
+            }
+            Request::Read { query: Query::RequestOutcome { keys, session, .. }, .. } => {
+                Some(Self::Lock(keys[0].clone(), *session))
             }
             Request::Read { query, consistency, blocking: Some(Blocking { index, .. }) } => {
                 Some(Self::News(query.clone(), *consistency, *index))
