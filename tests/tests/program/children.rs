@@ -39,6 +39,23 @@ fn orphan_ignoring_sigterm_ends_before_handover() {
 }
 
 #[test]
+fn shared_locks_overlap_and_exclude_writer() {
+    let server = shared();
+    let lock = ["lock", &at(&server), "--lock-delay=0s", "children/shared"];
+    let reader = |text: &str| Process::lockmesh(&[&lock[..], &["--shared", "--", "sh", "-c", text]].concat());
+    let first = reader("echo first; sleep 1000");
+    first.says("first");
+    let second = reader("echo second; sleep 1000");
+    second.says("second");
+    let (code, _, said) = run(&[&lock[..], &["--once", "--", "true"]].concat());
+    assert_eq!(code, 120, "{said}");
+    first.signal("TERM");
+    second.signal("TERM");
+    let (code, _, said) = run(&[&lock[..], &["--", "true"]].concat());
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
 fn lock_reports_program_exit_status() {
     let server = shared();
     for (text, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {

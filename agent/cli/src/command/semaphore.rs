@@ -3,7 +3,7 @@
 
 use super::context::Context;
 use super::error::{CliError, ExitCodes};
-use super::lock::{Options, ProgramArgs, hold_and_run, holders};
+use super::lock::{Kind, Options, ProgramArgs, hold_and_run, holders};
 use std::process::ExitCode;
 
 /// Hold one of several slots while a command runs
@@ -33,5 +33,5 @@ impl Args {
 /// # Errors
 /// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    hold_and_run(context, args.slots, true, &args.options, &args.program).await
+    hold_and_run(context, Kind::Slot(args.slots), &args.options, &args.program).await
 }

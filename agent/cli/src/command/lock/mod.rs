@@ -52,10 +52,34 @@ pub struct Args {
     /// Maximum number of holders; more than one makes it a semaphore
     #[arg(short = 'n', value_name = "COUNT", default_value_t = 1, value_parser = holders)]
     holders: u32,
+    /// Share the lock with all others that do; a holder without this option waits for all of them
+    #[arg(long, conflicts_with = "holders")]
+    shared: bool,
     #[command(flatten)]
     options: Options,
     #[command(flatten)]
     program: ProgramArgs,
+}
+
+/// The thing to hold.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A lock, or a lock in shared mode.
+    Lock {
+        /// Set for shared mode.
+        is_shared: bool,
+    },
+    /// One of this many slots of a semaphore.
+    Slot(u32),
+}
+
+impl Kind {
+    fn slots(self) -> Option<u32> {
+        match self {
+            Self::Lock { .. } => None,
+            Self::Slot(slots) => Some(slots),
+        }
+    }
 }
 
 impl Args {
@@ -141,18 +165,20 @@ pub struct ProgramArgs {
 /// # Errors
 /// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    hold_and_run(context, args.holders, false, &args.options, &args.program).await
+    let kind = match args.holders {
+        1 => Kind::Lock { is_shared: args.shared },
+        holders => Kind::Slot(holders),
+    };
+    hold_and_run(context, kind, &args.options, &args.program).await
 }
 
-/// Acquires, runs the program, releases and removes the key. A single holder takes a lock, unless
-/// `always_semaphore`.
+/// Acquires, runs the program, releases and removes the key.
 ///
 /// # Errors
 /// The program was not started: nothing was acquired, or the program cannot be executed.
 pub async fn hold_and_run(
     context: &Context,
-    holders: u32,
-    always_semaphore: bool,
+    kind: Kind,
     options: &Options,
     program: &ProgramArgs,
 ) -> Result<ExitCode, CliError> {
@@ -161,8 +187,7 @@ pub async fn hold_and_run(
     let session = options.session(program.described());
     session.check().map_err(CliError::usage)?;
     let name = program.prefix();
-    let slots = (holders != 1 || always_semaphore).then_some(holders);
-    let (wanted, awaited) = options.wanted(&client, name, slots, session)?;
+    let (wanted, awaited) = options.wanted(&client, name, kind, session)?;
     // Before anything is held: from here on a signal releases it, instead of killing this process.
     let mut signals = Signals::intercept()?;
     let standby = held::stand_by(words)?;
@@ -173,7 +198,7 @@ pub async fn hold_and_run(
         never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
     };
     if let Ok(Acquired::Held(held)) = acquired {
-        let command = options.command(context, name, slots, program, standby);
+        let command = options.command(context, name, kind, program, standby);
         return hold_while_running(*held, &wanted, options, command, &mut signals).await;
     }
     let reason = options.settle_unacquired(&acquired, &wanted, &awaited);
@@ -242,23 +267,27 @@ async fn give_back(
 }
 
 impl Options {
-    /// The lock, or one of `slots` slots.
     fn wanted(
         &self,
         client: &Client,
         name: &str,
-        slots: Option<u32>,
+        kind: Kind,
         session: SessionOptions,
     ) -> Result<(Wanted, Awaited), CliError> {
-        let Some(slots) = slots else {
-            // The key that `consul lock` takes, so that the two exclude each other.
-            let key = format!("{name}/.lock");
-            let lock = Lock::new(client, key.clone()).session(session);
-            return Ok((Wanted::Lock(lock.watch_retries(self.monitor_retry)), Awaited::Lock(key)));
-        };
-        let limit = usize::try_from(slots).map_err(CliError::usage)?;
-        let semaphore = Semaphore::new(client, name, limit).session(session);
-        Ok((Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name.into())))
+        Ok(match kind {
+            Kind::Lock { is_shared } => {
+                // The key that `consul lock` takes, so that the two exclude each other.
+                let key = format!("{name}/.lock");
+                let lock = Lock::new(client, key.clone()).session(session).watch_retries(self.monitor_retry);
+                let lock = if is_shared { lock.shared() } else { lock };
+                (Wanted::Lock(lock), Awaited::Lock(key))
+            }
+            Kind::Slot(slots) => {
+                let limit = usize::try_from(slots).map_err(CliError::usage)?;
+                let semaphore = Semaphore::new(client, name, limit).session(session);
+                (Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name.into()))
+            }
+        })
     }
 
     /// The command, and the way to end its hold.
@@ -266,10 +295,11 @@ impl Options {
         &self,
         context: &Context,
         name: &str,
-        slots: Option<u32>,
+        kind: Kind,
         program: &ProgramArgs,
         standby: Standby,
     ) -> Command {
+        let slots = kind.slots();
         let name = if slots.is_some() { name.to_owned() } else { format!("{name}/.lock") };
         let (address, token) = (context.address.to_string(), context.token.clone());
         Command {
