@@ -80,8 +80,11 @@ impl Kv<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn get(&self, key: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
-        let entries: Answer<Option<Vec<shape::kv::Entry>>> =
-            self.client.read_some(at(key).read(read)).await?;
+        self.entry(at(key).read(read)).await
+    }
+
+    async fn entry(&self, target: Target) -> Result<Answer<Option<Entry>>, Error> {
+        let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
         Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
     }
 
@@ -91,9 +94,7 @@ impl Kv<'_> {
     /// # Errors
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn held(&self, key: &str, session: &str, read: &Read) -> Result<Answer<Option<Entry>>, Error> {
-        let target = at(key).with("holder", session).read(read);
-        let entries: Answer<Option<Vec<shape::kv::Entry>>> = self.client.read_some(target).await?;
-        Ok(entries.map(|entries| entries.into_iter().flatten().next().map(Entry::from)))
+        self.entry(at(key).with("holder", session).read(read)).await
     }
 
     /// Returns all entries whose key starts with `prefix`, in ascending order. For very many, use
