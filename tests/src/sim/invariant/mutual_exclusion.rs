@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct MutualExclusion {
     holders: BTreeMap<Key, (SessionId, Fence)>,
     shared: SharedHolds,
+    /// The shared holds that ended in this entry: their sessions may hold the locks alone now.
+    upgrading: BTreeSet<(Key, SessionId)>,
     beliefs: BTreeMap<(Key, SessionId), Fence>,
     leases: BTreeMap<SessionId, Time>,
     /// The times at which sessions ended with their nodes.
@@ -48,6 +50,7 @@ impl MutualExclusion {
             });
             self.restored_at = fences.max().unwrap_or(self.restored_at);
         }
+        self.upgrading.clear();
         // A restore lists the entries first.
         if is_restore(changes) {
             self.shared.clear();
@@ -63,6 +66,9 @@ impl MutualExclusion {
 
     fn change(&mut self, change: &Change) -> Result<(), String> {
         self.shared.see(change);
+        if let Change::SharedHold(key, session, None) = change {
+            self.upgrading.insert((key.clone(), *session));
+        }
         if *change == Change::Cleared {
             self.holders.clear();
         }
@@ -80,7 +86,13 @@ impl MutualExclusion {
             (Some(before), Some(after)) if before.1 == after.1 && self.shared.contains(key, &after.0) => {
                 Ok(())
             }
-            (Some(before), Some(after)) if before.0 == after.0 => Ok(()),
+            (Some(before), Some(after))
+                if before.0 == after.0
+                    && (self.shared.contains(key, &after.0)
+                        || self.upgrading.contains(&(key.clone(), after.0))) =>
+            {
+                Ok(())
+            }
             (Some(before), Some(after)) => ensure(before == after, || {
                 format!("{key} passed from {} to {} without being free in between", before.0, after.0)
             }),
