@@ -8,6 +8,7 @@
 //! **Invariant:** no change contains a change; otherwise a peer could nest them until its
 //! receiver's stack overflows.
 
+use crate::deadlock::Deadlocks;
 use crate::id::{
     AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId,
 };
@@ -17,7 +18,7 @@ use crate::record::{
     Agent, Autopilot, Check, Coordinate, Entry, LockDelay, LockRequest, Loss, LossCause, Node,
     ProcessBinding, Server, Service, Session, SharedHold, Waiter,
 };
-use crate::reply::{Applied, Refusal, Reply};
+use crate::reply::{Applied, LockRefusal, Refusal, Reply};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -97,6 +98,8 @@ pub enum Change {
     SharedHold(Key, SessionId, Option<SharedHold>),
     /// A lock-delay for exclusive requests: it was a shared holder that ended.
     SharedDelay(Key, Option<LockDelay>),
+    /// The policy for deadlocks, and those found.
+    Deadlocks(Arc<Deadlocks>),
 }
 
 impl Change {
@@ -112,6 +115,7 @@ impl Change {
             },
             Self::Reply(_, _, Some(applied)) => match applied.reply {
                 Reply::Refused(Refusal::PreparedQuery(_)) => 6,
+                Reply::Refused(Refusal::Lock(LockRefusal::Deadlock { .. })) => 9,
                 Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
             },
@@ -119,6 +123,7 @@ impl Change {
             Self::Coordinate(..) | Self::PreparedQuery(..) => 6,
             Self::Binding(..) => 7,
             Self::LockRequest(..) | Self::SharedHold(..) | Self::SharedDelay(..) => 8,
+            Self::Deadlocks(_) => 9,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }

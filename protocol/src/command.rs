@@ -2,6 +2,7 @@
 //!
 //! A command contains everything that it needs: applying it uses neither a clock nor randomness.
 
+use crate::deadlock::DeadlockPolicy;
 use crate::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId, Term,
 };
@@ -181,6 +182,8 @@ pub enum Command {
         /// The maximum time to wait; zero for a reply at once.
         wait: Duration,
     },
+    /// Changes the reaction to requests that would close a circle of waits.
+    ConfigureDeadlocks(DeadlockPolicy),
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -255,6 +258,7 @@ impl Command {
             Self::UpdateCoordinate { .. } | Self::PreparedQuery(_) => 6,
             Self::CreateBoundSession(..) | Self::EndOfProcess(_) => 7,
             Self::AcquireLocks { .. } => 8,
+            Self::ConfigureDeadlocks(_) => 9,
         }
     }
 }

@@ -8,7 +8,7 @@
 use crate::command::Command;
 use crate::query::{Answer, Query, Rows};
 use crate::record::{Loss, LossCause};
-use crate::reply::{Applied, Refusal, Reply};
+use crate::reply::{Applied, LockRefusal, Refusal, Reply};
 use crate::rpc::{Call, Request, Response, Unavailable};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,12 +34,22 @@ pub enum Dialect {
     /// Adds [`Request::RenewGivingUp`], [`Command::AcquireLocks`], [`Query::HeldEntry`]
     /// and [`Query::RequestOutcome`].
     Seventh,
+    /// Adds [`Query::Waits`], [`Query::Deadlocks`] and [`Command::ConfigureDeadlocks`].
+    Eighth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 7] =
-        [Self::Seventh, Self::Sixth, Self::Fifth, Self::Fourth, Self::Third, Self::Second, Self::First];
+    pub const ALL: [Self; 8] = [
+        Self::Eighth,
+        Self::Seventh,
+        Self::Sixth,
+        Self::Fifth,
+        Self::Fourth,
+        Self::Third,
+        Self::Second,
+        Self::First,
+    ];
 
     /// Returns the name in the TLS handshake.
     pub fn alpn(self) -> &'static [u8] {
@@ -51,6 +61,7 @@ impl Dialect {
             Self::Fifth => b"lockmesh/5",
             Self::Sixth => b"lockmesh/6",
             Self::Seventh => b"lockmesh/7",
+            Self::Eighth => b"lockmesh/8",
         }
     }
 
@@ -64,6 +75,7 @@ impl Dialect {
             Self::Fifth => 6,
             Self::Sixth => 7,
             Self::Seventh => 8,
+            Self::Eighth => 9,
         }
     }
 
@@ -131,6 +143,7 @@ fn since(query: &Query) -> Dialect {
         | Query::ResolvePreparedQuery(_) => Dialect::Fifth,
         Query::Grants(_) | Query::Bindings(_) => Dialect::Sixth,
         Query::HeldEntry { .. } | Query::RequestOutcome { .. } => Dialect::Seventh,
+        Query::Waits(_) | Query::Deadlocks => Dialect::Eighth,
         _ => Dialect::First,
     }
 }
@@ -141,15 +154,16 @@ impl Response {
     /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
     /// [`Dialect::Fourth`] its losses have no output of a check; before [`Dialect::Sixth`] the end
     /// of a process is `Destroyed` too; before [`Dialect::Seventh`] a refused request for locks is
-    /// one that got none. A backup with rows that the peer
+    /// one that got none, as is before [`Dialect::Eighth`] one that would
+    /// close a circle of waits. A backup with rows that the peer
     /// does not support is denied.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
             // A plain acquire of a session that also sent newer requests, through another agent.
-            Self::Applied(Applied { index, reply: Reply::Refused(Refusal::Lock(_)) })
-                if dialect < Dialect::Seventh =>
+            Self::Applied(Applied { index, reply: Reply::Refused(Refusal::Lock(refusal)) })
+                if dialect < since_refusal(&refusal) =>
             {
                 Self::Applied(Applied { index, reply: Reply::Succeeded(false) })
             }
@@ -167,6 +181,13 @@ impl Response {
             }
             known => known,
         }
+    }
+}
+
+fn since_refusal(refusal: &LockRefusal) -> Dialect {
+    match refusal {
+        LockRefusal::Deadlock { .. } => Dialect::Eighth,
+        _ => Dialect::Seventh,
     }
 }
 

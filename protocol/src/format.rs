@@ -24,6 +24,7 @@
 //! | 6 | [`Command::UpdateCoordinate`], [`Change::Coordinate`] and [`Table::Coordinates`]; [`Command::PreparedQuery`], [`Change::PreparedQuery`], [`Table::PreparedQueries`] and [`Refusal::PreparedQuery`] |
 //! | 7 | [`Command::CreateBoundSession`], [`Command::EndOfProcess`], [`Change::Binding`] and [`LossCause::ProcessExited`] |
 //! | 8 | [`Command::AcquireLocks`], [`Change::LockRequest`], [`Change::SharedHold`], [`Change::SharedDelay`], [`Reply::GrantedAll`] and [`Refusal::Lock`] |
+//! | 9 | [`Command::ConfigureDeadlocks`], [`Change::Deadlocks`] and [`LockRefusal::Deadlock`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -40,16 +41,18 @@
 //! [`Command::AcquireLocks`]: crate::command::Command::AcquireLocks
 //! [`Reply::GrantedAll`]: crate::reply::Reply::GrantedAll
 //! [`Refusal::Lock`]: crate::reply::Refusal::Lock
+//! [`Command::ConfigureDeadlocks`]: crate::command::Command::ConfigureDeadlocks
+//! [`LockRefusal::Deadlock`]: crate::reply::LockRefusal::Deadlock
 //!
-//! To add version 9:
+//! To add version 10:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 9 for a new command, which is not proposed before the cluster is at 9.
-//!    [`Stored::version`] returns 9 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v8` beside it, with a
-//!    `From<v8::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v8` and converts.
-//! 3. Set [`NEWEST`] to 9, and record the samples of version 9 beside the others, which stay.
+//!    returns 10 for a new command, which is not proposed before the cluster is at 10.
+//!    [`Stored::version`] returns 10 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v9` beside it, with a
+//!    `From<v9::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v9` and converts.
+//! 3. Set [`NEWEST`] to 10, and record the samples of version 10 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -61,7 +64,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 8;
+pub const NEWEST: u8 = 9;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,6 +15,7 @@
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line when a persistent problem begins, and one when it ends |
 //! | `record.rs` | the records of the replicated state |
+//! | `deadlock.rs` | sessions that wait for each other's locks |
 //! | `prepared_query.rs` | prepared queries: descriptions of services to look up |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
 //! | `given_up.rs` | sessions that guards gave up, as reported in replies to challenges |
@@ -33,6 +34,7 @@ pub mod backoff;
 pub mod bootstrap;
 pub mod change;
 pub mod command;
+pub mod deadlock;
 pub mod dialect;
 pub mod duration;
 pub mod format;

@@ -1,6 +1,7 @@
 //! Queries of the state, and their results.
 
 use crate::command::{KvVerb, TxnOp};
+use crate::deadlock::{Deadlock, DeadlockPolicy, LockWait};
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
 use crate::prepared_query::PreparedQuery;
 use crate::record::{
@@ -105,6 +106,12 @@ pub enum Query {
         /// The index of the request in question.
         enqueued_at_index: LogIndex,
     },
+    /// The requests that wait for locks under a prefix, by queue position. Since
+    /// [`Dialect::Eighth`](crate::dialect::Dialect::Eighth), as is the next one. Both are read at
+    /// once; no index moves with them.
+    Waits(Key),
+    /// The policy for deadlocks, and those found.
+    Deadlocks,
 }
 
 impl Query {
@@ -133,7 +140,8 @@ impl Query {
             | Self::Losses
             | Self::Agents
             | Self::Coordinates
-            | Self::PreparedQueries => true,
+            | Self::PreparedQueries
+            | Self::Waits(_) => true,
             // The other operations read one row each, of a limited number.
             Self::Txn(ops) => ops.iter().any(|op| matches!(op, TxnOp::Kv(op) if op.verb == KvVerb::GetTree)),
             Self::Entry(_)
@@ -149,7 +157,8 @@ impl Query {
             | Self::Grants(_)
             | Self::Bindings(_)
             | Self::HeldEntry { .. }
-            | Self::RequestOutcome { .. } => false,
+            | Self::RequestOutcome { .. }
+            | Self::Deadlocks => false,
         }
     }
 }
@@ -235,6 +244,10 @@ pub enum Rows {
     Grants(Vec<Grant>),
     /// Bound sessions.
     Bindings(Vec<(SessionId, ProcessBinding)>),
+    /// Requests that wait.
+    Waits(Vec<LockWait>),
+    /// The policy for deadlocks and those found, with `true` for each that still exists.
+    Deadlocks(DeadlockPolicy, Vec<(Arc<Deadlock>, bool)>),
 }
 
 impl Rows {
@@ -256,6 +269,8 @@ impl Rows {
             Self::PreparedQueries(rows) => rows.len(),
             Self::Grants(rows) => rows.len(),
             Self::Bindings(rows) => rows.len(),
+            Self::Waits(rows) => rows.len(),
+            Self::Deadlocks(_, rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -296,6 +311,8 @@ impl Rows {
             Self::PreparedQueries(rows) => part(rows, limits, Self::PreparedQueries),
             Self::Grants(rows) => part(rows, limits, Self::Grants),
             Self::Bindings(rows) => part(rows, limits, Self::Bindings),
+            Self::Waits(rows) => part(rows, limits, Self::Waits),
+            Self::Deadlocks(policy, rows) => part(rows, limits, |rows| Self::Deadlocks(*policy, rows)),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

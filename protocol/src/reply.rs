@@ -148,4 +148,21 @@ pub enum LockRefusal {
     /// The session waits for this lock in a request for other locks.
     #[error("the session waits for {0:?} with another request: end that one first")]
     WaitsAlready(Key),
+    /// The request would close a circle of waits, and the cluster refuses such requests.
+    #[error("{}", deadlock_in_words(*length, waits))]
+    Deadlock {
+        /// The number of sessions in the circle.
+        length: u64,
+        /// The first of them, each with the key that it waits for, or would wait for.
+        waits: Vec<(SessionId, Key)>,
+    },
+}
+
+fn deadlock_in_words(length: u64, waits: &[(SessionId, Key)]) -> String {
+    let waits: Vec<String> = waits.iter().map(|(id, key)| format!("{id} waits for {key:?}")).collect();
+    let more = if waits.len() as u64 == length { "" } else { ", …" };
+    format!(
+        "a deadlock of {length} sessions would begin: {}{more}: release a lock that others wait for, and ask again",
+        waits.join(", ")
+    )
 }

@@ -127,6 +127,12 @@ lockmesh_net::metrics! {
     pub(crate) KEYS: IntGauge = "lockmesh_server_keys", "Keys";
     pub(crate) LOCKS_HELD: IntGauge = "lockmesh_server_locks_held", "Keys locked by a session";
     pub(crate) LOCK_WAITERS: IntGauge = "lockmesh_server_lock_waiters", "Waiters in the queues of all locks";
+    pub(crate) DEADLOCKS: IntGauge = "lockmesh_server_deadlocks",
+        "Circles of sessions that wait for each other's locks, of the last 16 found";
+    pub(crate) DEADLOCKS_FOUND: IntGauge = "lockmesh_server_deadlocks_found",
+        "Deadlocks found in the cluster's life";
+    pub(crate) DEADLOCKS_UNKNOWN: IntGauge = "lockmesh_server_deadlock_searches_unknown",
+        "Searches for a deadlock that reached their limit, in the cluster's life";
     pub(crate) LOCK_WAITS: Histogram = "lockmesh_server_lock_wait_seconds",
         "Time from joining a lock's queue to the grant", in WAIT_BUCKETS;
     pub(crate) LOSSES: [IntCounter; LOSS_CAUSES.len()] = "lockmesh_server_losses_total",

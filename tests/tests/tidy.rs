@@ -20,16 +20,16 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_500, 920)),
+    ("protocol", most(3_600, 920)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(15_270, 14_790)),
-    ("server", most(9_240, 4_780)),
-    ("agent/client", most(6_700, 3_260)),
+    ("server/core", most(15_590, 15_140)),
+    ("server", most(9_250, 4_780)),
+    ("agent/client", most(6_770, 3_260)),
     ("agent/core", most(10_120, 7_490)),
-    ("agent", most(14_770, 9_280)),
-    ("agent/cli", most(10_790, 3_890)),
+    ("agent", most(14_860, 9_320)),
+    ("agent/cli", most(10_860, 3_890)),
     ("agent/migrate", most(3_180, 1_450)),
-    ("tests", most(0, 40_370)),
+    ("tests", most(0, 40_550)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 

@@ -4,7 +4,7 @@ use crate::client::{Answer, Client, Target, accept};
 use crate::connection::{Outgoing, Verb, unstalled};
 use crate::error::Error;
 use crate::read::Read;
-use crate::shape::lockmesh::{Lock, Loss, Quorum};
+use crate::shape::lockmesh::{DeadlockPolicy, DeadlockSettings, Deadlocks, Lock, Loss, Quorum, Wait};
 use crate::shape::operator::{
     AutopilotConfiguration, AutopilotHealth, GossipKey, RaftConfiguration, Transferred,
 };
@@ -168,6 +168,34 @@ impl Operator<'_> {
     /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
     pub async fn losses(&self, read: &Read) -> Result<Answer<Vec<Loss>>, Error> {
         self.client.read(Target::new("/v1/lockmesh/losses").read(read)).await
+    }
+
+    /// Returns the requests that wait for locks under a prefix, in the order of the queues.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn waits(&self, prefix: &str, read: &Read) -> Result<Answer<Vec<Wait>>, Error> {
+        self.client.read(Target::new("/v1/lockmesh/waits").with("prefix", prefix).read(read)).await
+    }
+
+    /// Returns the policy for deadlocks, and the last ones found.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn deadlocks(&self, read: &Read) -> Result<Deadlocks, Error> {
+        Ok(self.client.read(Target::new("/v1/lockmesh/deadlocks").read(read)).await?.value)
+    }
+
+    /// Changes the reaction to requests that would close a circle of waits.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`] is `true`, the change may be in effect. It can be
+    /// repeated.
+    pub async fn configure_deadlocks(&self, policy: DeadlockPolicy) -> Result<(), Error> {
+        let body = serde_json::to_vec(&DeadlockSettings { policy });
+        let body = body.map_err(|error| Error::Settings(error.to_string()))?;
+        let target = Target::new("/v1/lockmesh/deadlocks");
+        self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
     }
 
     /// Streams a backup of the whole state into `into`; returns its index and its size in bytes.

@@ -4,17 +4,19 @@ use crate::go::duration::format_duration;
 use lockmesh_agent_core::definitions::service_mesh::{MeshFields, visible_meta};
 use lockmesh_agent_core::session_events::SessionEvent;
 use lockmesh_client::shape::{self, Blob};
+use lockmesh_protocol::deadlock::{AwaitedLock, Deadlock, DeadlockPolicy, DeadlockedSession, LockWait};
 use lockmesh_protocol::gossip::event::UserEvent;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{Behavior, Check, Coordinate, Entry, Node, Service, Session};
+use lockmesh_protocol::record::{Behavior, Check, Coordinate, Entry, LockMode, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) fn entry(entry: &Entry) -> shape::kv::Entry {
@@ -344,5 +346,66 @@ pub(super) fn lock(lock: &LockInfo) -> shape::lockmesh::Lock {
         granted_at_ms: if holder.is_some() { lock.granted_at.0 } else { 0 },
         lock_delay: lock.delay.map(|delay| format_duration(delay.duration)).unwrap_or_default(),
         waiters: lock.waiters,
+    }
+}
+
+pub(super) fn lock_wait(wait: &LockWait) -> shape::lockmesh::Wait {
+    let spec = &wait.session.spec;
+    shape::lockmesh::Wait {
+        session: spec.id.to_string(),
+        session_name: spec.name.clone(),
+        node: spec.node.to_string(),
+        queue_position: wait.queue_position.0,
+        since_ms: wait.enqueued_at.0,
+        wait: format_duration(wait.wait),
+        deadlocked: wait.is_deadlocked,
+        locks: wait.locks.iter().map(awaited_lock).collect(),
+    }
+}
+
+fn awaited_lock(lock: &AwaitedLock) -> shape::lockmesh::AwaitedLock {
+    shape::lockmesh::AwaitedLock {
+        key: lock.key.to_string(),
+        mode: match lock.mode {
+            LockMode::Exclusive => "exclusive".into(),
+            LockMode::Shared => "shared".into(),
+        },
+        ahead: lock.ahead,
+        blocked_by: lock.blocked_by.iter().map(ToString::to_string).collect(),
+    }
+}
+
+pub(super) fn deadlocks(
+    policy: DeadlockPolicy,
+    rows: &[(Arc<Deadlock>, bool)],
+) -> shape::lockmesh::Deadlocks {
+    let policy = match policy {
+        DeadlockPolicy::Report => shape::lockmesh::DeadlockPolicy::Report,
+        DeadlockPolicy::Refuse => shape::lockmesh::DeadlockPolicy::Refuse,
+    };
+    let shaped = |(deadlock, exists): &(Arc<Deadlock>, bool)| shape::lockmesh::Deadlock {
+        index: deadlock.index.0,
+        at_ms: deadlock.found_at.0,
+        refused: deadlock.is_refused,
+        exists: *exists,
+        length: deadlock.length,
+        waits: deadlock.waits.iter().map(deadlocked_session).collect(),
+    };
+    shape::lockmesh::Deadlocks { policy, deadlocks: rows.iter().map(shaped).collect() }
+}
+
+fn deadlocked_session(wait: &DeadlockedSession) -> shape::lockmesh::DeadlockedSession {
+    shape::lockmesh::DeadlockedSession {
+        session: wait.session.to_string(),
+        session_name: wait.name.clone(),
+        node: wait.node.to_string(),
+        waits_for: wait.key.to_string(),
+    }
+}
+
+pub(super) fn deadlock_policy(policy: shape::lockmesh::DeadlockPolicy) -> DeadlockPolicy {
+    match policy {
+        shape::lockmesh::DeadlockPolicy::Report => DeadlockPolicy::Report,
+        shape::lockmesh::DeadlockPolicy::Refuse => DeadlockPolicy::Refuse,
     }
 }

@@ -3,6 +3,7 @@
 mod names;
 mod storm;
 
+use lockmesh_core::state::DeadlockCounts;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, RestoreStep};
@@ -138,6 +139,7 @@ proptest! {
             prop_assert_eq!(holds, model.holds(), "{:?}", command);
             let positions = run.state.requests().iter().map(|(position, request)| (*position, request.session));
             prop_assert_eq!(positions.collect::<BTreeSet<_>>(), model.positions(), "{:?}", command);
+            prop_assert_eq!(DeadlockCounts::of(&run.state).found, model.found, "{:?}", command);
             prop_assert_eq!(run.state.check(), Ok(()));
             prop_assert_eq!(&run.state, &run.rebuilt);
         }

@@ -6,6 +6,7 @@ use super::client::Wish;
 use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_protocol::command::{Command, NodeLeave};
+use lockmesh_protocol::deadlock::DeadlockPolicy;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
 
@@ -44,6 +45,7 @@ impl Administrator {
             // No random draw, so that a seed gives the same storm as without it.
             false if !stage.calm && stage.now.0.is_multiple_of(FORCES_ONE_IN) => force_leave(stage),
             false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 1 => rotate_key(stage),
+            false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 3 => configure_deadlocks(stage),
             false => Request::Status,
         };
         Some(Wish::new(stage.now, request))
@@ -68,6 +70,13 @@ fn force_leave(stage: &Stage) -> Request {
     let node = format!("n{}", number % stage.plan.clients.agents as u64).into();
     let prune = number.is_multiple_of(3);
     Request::Propose(None, Command::LeaveNode(NodeLeave { node, lease: None, prune }))
+}
+
+/// Changes the policy for deadlocks.
+fn configure_deadlocks(stage: &Stage) -> Request {
+    let refuses = (stage.now.0 / ROTATES_ONE_IN).is_multiple_of(2);
+    let policy = if refuses { DeadlockPolicy::Refuse } else { DeadlockPolicy::Report };
+    Request::Propose(None, Command::ConfigureDeadlocks(policy))
 }
 
 /// Rotates the gossip key, from a number that may be wrong.

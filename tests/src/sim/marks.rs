@@ -136,6 +136,8 @@ marks! {
     Granted: "a lock was granted",
     GrantedShared: "a lock was granted in shared mode",
     GrantedSeveral: "several locks were granted at once",
+    Deadlock: "a request closed a circle of waits",
+    DeadlockRefused: "a request that would have closed a circle of waits was refused",
     RequestRefused: "a request for locks could never be granted",
     Contended: "a lock was refused because it was held",
     Delayed: "a lock was refused because of a lock-delay",

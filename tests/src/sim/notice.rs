@@ -7,6 +7,7 @@ use super::process::Given;
 use super::world::World;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand};
+use lockmesh_protocol::deadlock::Deadlocks;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::record::{Behavior, LossCause};
@@ -157,6 +158,7 @@ impl World {
                     }
                 }
             }
+            Change::Deadlocks(row) => self.note_deadlock(past, row),
             Change::Cleared => {
                 self.stage.hit(Mark::Restored);
                 self.stage.log(|| "a backup replaces the whole state".into());
@@ -174,6 +176,15 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn note_deadlock(&mut self, past: &Past, row: &Deadlocks) {
+        let command = past.proposal.as_ref().map(|proposal| &proposal.command);
+        let Some(newest) = row.newest.last() else { return };
+        if !matches!(command, Some(Command::ConfigureDeadlocks(_))) {
+            self.stage.hit(if newest.is_refused { Mark::DeadlockRefused } else { Mark::Deadlock });
+            self.stage.log(|| format!("a deadlock: {newest:?}"));
         }
     }
 

@@ -1,25 +1,29 @@
-//! `lockmesh locks`: locks with holder, time and fence; and lost locks with the cause.
+//! `lockmesh locks`: locks with holder, time and fence; requests that wait; and lost locks with the
+//! cause.
 
 use super::context::{ConsistencyArgs, Context};
 use super::error::CliError;
 use super::instant;
 use super::lock::obstacle::delay_left;
 use super::output::{OutputArgs, Table, print_json};
-use lockmesh_client::shape::lockmesh::{Lock, Loss, LostKey};
+use lockmesh_client::shape::lockmesh::{AwaitedLock, Lock, Loss, LostKey, Wait};
 use lockmesh_client::{Client, Read, Slots};
 use lockmesh_protocol::duration;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// List locks with their holders, or lost locks with the cause
+/// List locks with their holders, requests that wait, or lost locks with the cause
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Key prefix [default: all locks]
     #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
     prefix: String,
-    /// List lost locks with the cause, newest first
+    /// List requests that wait, in the order of the queues, with the sessions that block them
     #[arg(long)]
+    waits: bool,
+    /// List lost locks with the cause, newest first
+    #[arg(long, conflicts_with = "waits")]
     losses: bool,
     /// With --losses: only this cause
     #[arg(long, value_name = "CAUSE", requires = "losses", value_parser = Loss::CAUSES)]
@@ -40,7 +44,10 @@ pub struct Args {
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let read = args.consistency.read();
-    if args.losses {
+    if args.waits {
+        let waits = client.operator().waits(&args.prefix, &read).await?.value;
+        args.output.print(&waits, |waits| wait_table(waits))?;
+    } else if args.losses {
         let losses = client.operator().losses(&read).await?.value;
         let losses: Vec<Loss> = losses.into_iter().filter(|loss| args.lists(loss)).collect();
         args.output.print(&losses, |losses| loss_table(losses, &args.prefix))?;
@@ -136,6 +143,31 @@ fn lock_table(locks: &[Lock], semaphores: &Semaphores, losses: &[Loss], now_ms: 
         ]);
     }
     table.without_empty(&[SLOT])
+}
+
+/// One row for each lock of a request. Whoever waits for a lock that is free for it waits for a
+/// lock-delay, or for another lock of its request.
+fn wait_table(waits: &[Wait]) -> Table {
+    const DEADLOCK: &str = "Deadlock";
+    let heading =
+        ["Key", "Mode", "Ahead", "Waiter", "Node", "Session", "Position", "Since", "BlockedBy", DEADLOCK];
+    let mut table = Table::new(heading);
+    let rows = waits.iter().flat_map(|wait| wait.locks.iter().map(move |lock| (wait, lock)));
+    for (wait, AwaitedLock { key, mode, ahead, blocked_by }) in rows {
+        table.row([
+            key.clone(),
+            mode.clone(),
+            ahead.to_string(),
+            wait.session_name.clone(),
+            wait.node.clone(),
+            wait.session.clone(),
+            wait.queue_position.to_string(),
+            instant::utc(wait.since_ms),
+            blocked_by.join(" "),
+            if wait.deadlocked { "yes".into() } else { String::new() },
+        ]);
+    }
+    table.without_empty(&[DEADLOCK])
 }
 
 /// The rest of the lock-delay that blocks a lock. Without the loss that began it, only the whole

@@ -180,6 +180,108 @@ pub struct LocksOutcome {
     pub fences: Vec<FenceClaim>,
 }
 
+/// An element of `GET /v1/lockmesh/waits`: a request that waits for locks. In the order of the
+/// queues.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Wait {
+    /// Its session.
+    pub session: String,
+    /// That session's name.
+    pub session_name: String,
+    /// That session's node.
+    pub node: String,
+    /// Its position in the queues of all its locks: lower ones are granted first.
+    pub queue_position: u64,
+    /// The time of the request: milliseconds since 1970 by the leader's clock; 0 if unknown.
+    #[serde(rename = "SinceMs")]
+    pub since_ms: u64,
+    /// The maximum time to wait, as a Go duration.
+    pub wait: String,
+    /// Set if its session is in a deadlock that still exists.
+    pub deadlocked: bool,
+    /// Its locks.
+    pub locks: Vec<AwaitedLock>,
+}
+
+/// A lock of a waiting request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AwaitedLock {
+    /// The key.
+    pub key: String,
+    /// `exclusive` or `shared`.
+    pub mode: String,
+    /// The number of requests before it in the queue.
+    pub ahead: u64,
+    /// The sessions that block it: holders first, then earlier requests; at most 8. Empty if the
+    /// lock is free for it, or closed by a lock-delay.
+    pub blocked_by: Vec<String>,
+}
+
+/// The reaction to a request that would close a circle of waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeadlockPolicy {
+    /// It is recorded, and the request waits.
+    #[default]
+    Report,
+    /// It is recorded, and the request is refused.
+    Refuse,
+}
+
+/// The body of `PUT /v1/lockmesh/deadlocks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct DeadlockSettings {
+    /// The policy.
+    pub policy: DeadlockPolicy,
+}
+
+/// The reply of `GET /v1/lockmesh/deadlocks`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Deadlocks {
+    /// The policy.
+    pub policy: DeadlockPolicy,
+    /// The last 16 deadlocks found, newest first.
+    pub deadlocks: Vec<Deadlock>,
+}
+
+/// A circle of sessions that wait for each other's locks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Deadlock {
+    /// The index of the request or grant that closed it.
+    pub index: u64,
+    /// The time when it was closed: milliseconds since 1970 by the leader's clock.
+    #[serde(rename = "AtMs")]
+    pub at_ms: u64,
+    /// Set if the request that would have closed it was refused.
+    pub refused: bool,
+    /// Set while each session still waits for the next one.
+    pub exists: bool,
+    /// The number of its sessions.
+    pub length: u64,
+    /// Its first 64 sessions: each waits for the next one, and the last of the circle for the
+    /// first.
+    pub waits: Vec<DeadlockedSession>,
+}
+
+/// A session of a deadlock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DeadlockedSession {
+    /// The session.
+    pub session: String,
+    /// Its name.
+    pub session_name: String,
+    /// Its node.
+    pub node: String,
+    /// The key that it waits for.
+    pub waits_for: String,
+}
+
 /// An element of the reply to `PUT /v1/lockmesh/fence/verify`, in the order of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -1,5 +1,5 @@
-//! `/v1/lockmesh/…`: extensions to Consul's API. Holders of locks, the verification of fencing
-//! tokens, and the causes of lost locks.
+//! `/v1/lockmesh/…`: extensions to Consul's API. Holders of locks, requests that wait, deadlocks,
+//! the verification of fencing tokens, and the causes of lost locks.
 
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
@@ -9,9 +9,11 @@ use super::super::shapes;
 use super::kv;
 use crate::loss;
 use crate::upstream::calls::Acquire;
-use http::Response;
+use http::{Method, Response};
 use lockmesh_client::shape::json::Layout;
-use lockmesh_client::shape::lockmesh::{FenceClaim, FenceVerdict, LockClaim, LocksOutcome, LocksRequest};
+use lockmesh_client::shape::lockmesh::{
+    DeadlockSettings, FenceClaim, FenceVerdict, LockClaim, LocksOutcome, LocksRequest,
+};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{Fence, Key};
 use lockmesh_protocol::query::{Blocking, Consistency, Grant, Query, Rows};
@@ -32,6 +34,37 @@ pub(super) async fn locks(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 
 pub(super) async fn losses(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.list(Query::Losses, call.read_options()?, rendered).await
+}
+
+pub(super) async fn waits(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+    // Not blocking: no index moves with waits.
+    let options = ReadOptions { blocking: None, ..call.read_options()? };
+    let prefix = Key::from(call.params.value("prefix").unwrap_or_default());
+    call.list(Query::Waits(prefix), options, rendered).await
+}
+
+/// Lists the deadlocks found, or changes the policy.
+pub(super) async fn deadlocks(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    if call.method() == Method::PUT {
+        let wrong = |error| {
+            let form = "send {\"Policy\": \"report\"} or {\"Policy\": \"refuse\"}";
+            Failure::bad_request(format!("Request decode failed: {error}; {form}"))
+        };
+        let wanted: DeadlockSettings =
+            serde_json::from_slice(&call.small_body(body).await?).map_err(wrong)?;
+        let applied =
+            call.propose(Command::ConfigureDeadlocks(shapes::deadlock_policy(wanted.policy))).await?;
+        return match applied.reply {
+            Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
+            other => Err(super::misfit::wrong_reply(&other)),
+        };
+    }
+    let options = ReadOptions { blocking: None, ..call.read_options()? };
+    let answer = call.read(Query::Deadlocks, options, None).await?;
+    let Rows::Deadlocks(policy, rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+    let shaped = shapes::deadlocks(*policy, rows);
+    Ok(answer::with_contact(answer::json(&shaped, call.layout()), &answer))
 }
 
 /// Verifies fencing tokens with the leader. With `?wait` the response comes once a token is not
@@ -156,6 +189,7 @@ fn verdict(claim: &FenceClaim, grant: &Grant) -> FenceVerdict {
 fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
     match rows {
         Rows::Locks(locks) => Piece::array(locks.iter().map(|lock| Ok(shapes::lock(lock))), layout),
+        Rows::Waits(waits) => Piece::array(waits.iter().map(|wait| Ok(shapes::lock_wait(wait))), layout),
         Rows::Losses(losses) => Piece::array(losses.iter().map(|loss| Ok(loss::shape(loss))), layout),
         _ => Err(super::misfit::wrong_rows()),
     }

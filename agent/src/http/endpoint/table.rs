@@ -175,6 +175,8 @@ endpoints! { |call, body|
     AcquireLocks           "/v1/lockmesh/acquire"                 PUT            => Box::pin(lockmesh::acquire(call, body)).await,
     VerifyFences           "/v1/lockmesh/fence/verify"            PUT            => lockmesh::verify_fences(call, body).await,
     Losses                 "/v1/lockmesh/losses"                  GET            => lockmesh::losses(call).await,
+    Waits                  "/v1/lockmesh/waits"                   GET            => lockmesh::waits(call).await,
+    Deadlocks              "/v1/lockmesh/deadlocks"               GET_OR_OPERATE => Box::pin(lockmesh::deadlocks(call, body)).await,
     Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),
     Live                   "/health/live"                         GET_OR_HEAD    => Ok(monitoring::live()),
     Ready                  "/health/ready"                        GET_OR_HEAD    => Ok(Box::pin(monitoring::ready(call)).await),
@@ -213,6 +215,7 @@ mod tests {
                 "GET /v1/snapshot",
                 "PUT /v1/snapshot",
                 "PUT /v1/lockmesh/servers",
+                "PUT /v1/lockmesh/deadlocks",
             ]
         );
         let reads = ROUTES.iter().flat_map(|route| route.verbs).filter(|verb| verb.right == Right::Read);

@@ -289,3 +289,45 @@ async fn several_locks_acquired_at_once() {
     let unknown = stand.put(path, &body("no-session", &["b"])).await;
     unknown.is(500, "invalid session \"no-session\"");
 }
+
+#[tokio::test(start_paused = true)]
+async fn deadlock_is_listed_then_refused() {
+    let (stand, [first, second, _third]) = held().await;
+    stand.put(&format!("/v1/kv/other?acquire={second}"), "").await.is(200, "true");
+    let waits = wait(&stand, &second, "30s");
+    stand.quorum.parked(1).await;
+    let closes = format!("/v1/kv/other?acquire={first}&wait=30s");
+    let closing = {
+        let (stand, closes) = (stand.clone(), closes.clone());
+        tokio::spawn(async move { stand.put(&closes, "").await })
+    };
+    stand.quorum.parked(2).await;
+    let listed = stand.get("/v1/lockmesh/waits").await.json();
+    let expected = serde_json::json!([(&second, "job", &first), (&first, "other", &second)]);
+    let shown = listed.as_array().unwrap().iter().map(|wait| {
+        assert_eq!((&wait["Deadlocked"], &wait["Wait"]), (&true.into(), &"30s".into()));
+        (&wait["Session"], &wait["Locks"][0]["Key"], &wait["Locks"][0]["BlockedBy"][0])
+    });
+    assert_eq!(serde_json::json!(shown.collect::<Vec<_>>()), expected);
+    assert_eq!(stand.get("/v1/lockmesh/waits?prefix=o").await.json().as_array().unwrap().len(), 1);
+    let found = stand.get("/v1/lockmesh/deadlocks").await.json();
+    assert_eq!((&found["Policy"], &found["Deadlocks"][0]["Exists"]), (&"report".into(), &true.into()));
+    assert_eq!(found["Deadlocks"][0]["Waits"][0]["WaitsFor"], "other");
+    // A deadlock ends with one of its waits.
+    stand.put(&format!("/v1/kv/other?release={first}"), "").await.is(200, "false");
+    closing.await.unwrap().is(200, "false");
+    assert_eq!(stand.get("/v1/lockmesh/deadlocks").await.json()["Deadlocks"][0]["Exists"], false);
+    stand.put("/v1/lockmesh/deadlocks", r#"{"Policy":"refuse"}"#).await.is(200, "true");
+    stand.put("/v1/lockmesh/deadlocks", r#"{"Policy":"never"}"#).await.is(
+        400,
+        "Request decode failed: unknown variant `never`, expected `report` or `refuse` at line 1 column 17; send \
+         {\"Policy\": \"report\"} or {\"Policy\": \"refuse\"}",
+    );
+    let text = format!(
+        "a deadlock of 2 sessions would begin: {first} waits for \"other\", {second} waits for \"job\": release a \
+         lock that others wait for, and ask again"
+    );
+    stand.put(&closes, "").await.is(409, &text);
+    release(&stand, &first).await;
+    waits.await.unwrap().is(200, "true");
+}

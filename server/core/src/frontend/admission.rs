@@ -202,7 +202,8 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::PreparedQuery(_)
         | Command::CreateBoundSession(..)
         | Command::EndOfProcess(_)
-        | Command::AcquireLocks { .. } => false,
+        | Command::AcquireLocks { .. }
+        | Command::ConfigureDeadlocks(_) => false,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::status::StatusView;
 use crate::corruption::Finding;
-use crate::state::MemberCounts;
+use crate::state::{DeadlockCounts, MemberCounts};
 use lockmesh_protocol::id::{LogIndex, NodeName, Term};
 use lockmesh_protocol::time::Time;
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct Figures {
     pub locks_held: usize,
     /// Waiters in the queues of all locks.
     pub lock_waiters: usize,
+    /// Deadlocks.
+    pub deadlocks: DeadlockCounts,
     /// Keys.
     pub keys: usize,
     /// Parked blocking queries.
@@ -103,6 +105,7 @@ pub(super) fn figures(view: &StatusView<'_>) -> Figures {
         sessions: state.sessions().len(),
         locks_held: state.held_count(),
         lock_waiters: state.waiter_count(),
+        deadlocks: DeadlockCounts::of(state),
         keys: state.key_count(),
         watches: view.watches,
         views: view.views.len(),

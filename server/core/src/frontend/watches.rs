@@ -310,7 +310,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::HeldEntry { key, session } => {
             vec![Topic::Key(key.clone()), Topic::Hold(key.clone(), *session)]
         }
-        Query::Txn(_) | Query::Agents | Query::GossipKey => vec![Topic::Everything],
+        Query::Txn(_) | Query::Agents | Query::GossipKey | Query::Waits(_) | Query::Deadlocks => {
+            vec![Topic::Everything]
+        }
     }
 }
 

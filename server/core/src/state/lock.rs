@@ -8,6 +8,7 @@
 //! a lock index of its own: shared holders of one period have them in common. The entry names the
 //! oldest holder, and grants in shared mode write no value.
 
+use super::deadlock::note_circle_of_grant;
 use super::entry::{lock_of, set_entry, write_entry};
 use super::keys::Keys;
 use super::queue::{is_passed, leave_queue, leave_queue_of_one};
@@ -60,7 +61,11 @@ pub(super) fn acquire(
     if let Err(closed) = is_available(&step.state.keys, &new.key, LockMode::Exclusive, session, position) {
         return Ok(closed);
     }
+    let is_new = step.state.keys.mode_held(&new.key, session) != Some(LockMode::Exclusive);
     grant(step, new, LockMode::Exclusive, session, None);
+    if is_new {
+        note_circle_of_grant(step, std::slice::from_ref(&new.key), session);
+    }
     let entry = step.state.keys.entry(&new.key).expect("a granted lock has an entry");
     Ok(AcquireOutcome::Granted(entry))
 }

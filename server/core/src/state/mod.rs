@@ -38,6 +38,7 @@ mod agent;
 mod catalog;
 mod cell;
 mod check;
+mod deadlock;
 mod entry;
 mod error;
 mod gossip;
@@ -78,6 +79,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use cell::CELL_AGENTS_MAX;
+pub use deadlock::DeadlockCounts;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};
 pub use invariants::Violation;
 pub use member::MemberCounts;

@@ -4,7 +4,9 @@
 
 use super::State;
 use super::catalog::Catalog;
+use super::deadlock;
 use super::entry::lock_of;
+use super::keys::Keys;
 use super::tree::under;
 use super::view::names;
 use lockmesh_protocol::change::Table;
@@ -86,6 +88,13 @@ impl Catalog {
     }
 }
 
+impl Keys {
+    fn newest_grant(&self, key: &Key) -> Grant {
+        let lock = lock_of(self.entries.get(key.as_str()));
+        Grant { fence: lock.fence, is_held: lock.session.is_some() }
+    }
+}
+
 impl State {
     /// Answers a query with its index and its rows.
     pub fn query(&self, query: &Query) -> (LogIndex, Rows) {
@@ -106,7 +115,7 @@ impl State {
             | Query::NodeSessions(_)
             | Query::Bindings(_)
             | Query::Losses => self.table_index(Table::Sessions),
-            Query::Txn(_) | Query::GossipKey => LogIndex(0),
+            Query::Txn(_) | Query::GossipKey | Query::Waits(_) | Query::Deadlocks => LogIndex(0),
             Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
                 self.query_locks(query).0
             }
@@ -165,7 +174,9 @@ impl State {
             }
             Query::Txn(ops) => Rows::Txn(self.read_txn(ops)),
             Query::Locks(prefix) => Rows::Locks(self.locks(prefix.as_str())),
-            Query::Grants(keys) => Rows::Grants(keys.iter().map(|key| self.newest_grant(key)).collect()),
+            Query::Grants(keys) => Rows::Grants(keys.iter().map(|key| self.keys.newest_grant(key)).collect()),
+            Query::Waits(prefix) => deadlock::waits(self, prefix.as_str()),
+            Query::Deadlocks => deadlock::found(self),
             Query::Losses => Rows::Losses(self.losses.rows.values().rev().cloned().collect()),
             Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
                 self.query_locks(query).1
@@ -192,11 +203,6 @@ impl State {
         let delays = under(&self.keys.delays, prefix).chain(under(&self.keys.shared_delays, prefix));
         let keys: BTreeSet<&Key> = held.chain(delays.map(|(key, _)| key)).collect();
         keys.into_iter().map(|key| self.lock(key)).collect()
-    }
-
-    fn newest_grant(&self, key: &Key) -> Grant {
-        let lock = lock_of(self.keys.entries.get(key.as_str()));
-        Grant { fence: lock.fence, is_held: lock.session.is_some() }
     }
 
     fn lock(&self, key: &Key) -> LockInfo {

@@ -13,6 +13,7 @@
 //!
 //! The leader measures the wait; its end is a command, as for lock-delays.
 
+use super::deadlock::{note_circle, note_circle_of_grant};
 use super::keys::{Keys, request_gone, request_row};
 use super::lock::{grant_requested, is_available, release, release_shared};
 use super::step::Step;
@@ -72,7 +73,12 @@ pub(super) fn acquire_locks(
                 remove_request(step, queue_position);
             }
             let request = wait.map(|_| (LogIndex(0), step.index));
-            return Ok(granted(grant_all(step, locks, session, request)));
+            let new =
+                |lock: &&RequestedLock| step.state.keys.mode_held(&lock.key, session) != Some(lock.mode);
+            let new: Vec<Key> = locks.iter().filter(new).map(|lock| lock.key.clone()).collect();
+            let fences = grant_all(step, locks, session, request);
+            note_circle_of_grant(step, &new, session);
+            return Ok(granted(fences));
         }
         (Err(why), None) => return Ok(why.reply()),
         (Err(_), Some(_)) if known.is_none() && locks.iter().any(is_full) => {
@@ -85,10 +91,20 @@ pub(super) fn acquire_locks(
     let time = if step.state.format() < SINCE_FORMAT { 0 } else { step.at.0.max(1) };
     let (locks, wait, enqueued_at_index) = (locks.to_vec(), wait.min(MAX_WAIT), step.index);
     let request = LockRequest { session, locks, wait, enqueued_at_index, enqueued_at: WallTime(time) };
-    if let Some(before) = known.and_then(|position| step.state.keys.requests.get(&position).cloned()) {
-        replace(step, position, &before, &request);
+    let before = known.and_then(|position| step.state.keys.requests.get(&position).cloned());
+    if let Some(before) = &before {
+        replace(step, position, before, &request);
     }
-    step.set(request_row(position, &Arc::new(request)));
+    let request = Arc::new(request);
+    step.set(request_row(position, &request));
+    let waits_for_more = before.as_ref().is_none_or(|before| {
+        !before.locks.iter().map(|lock| lock.mode).eq(request.locks.iter().map(|lock| lock.mode))
+    });
+    if waits_for_more && let Err(refusal) = note_circle(step, session, true) {
+        step.set(request_gone(position, &request));
+        before.into_iter().for_each(|before| step.set(request_row(position, &before)));
+        return Err(refusal);
+    }
     Ok(Reply::Queued { queue_position: position })
 }
 

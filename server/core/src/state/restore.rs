@@ -301,6 +301,7 @@ fn is_row(change: &Change) -> bool {
         | Change::GossipKey(_)
         | Change::LastServer(_)
         | Change::Autopilot(..)
+        | Change::Deadlocks(_)
         | Change::Format(_)
         | Change::ForgottenTombstones(_) => true,
         Change::Cleared | Change::TreeDeleted(_) => false,
@@ -344,6 +345,7 @@ fn is_ours(row: &Change) -> bool {
             | Change::LastServer(_)
             | Change::Server(..)
             | Change::Autopilot(..)
+            | Change::Deadlocks(_)
             | Change::Format(_)
             | Change::LeaseKey(_)
             | Change::GossipKey(_)

@@ -4,6 +4,7 @@
 //! anything.
 
 use super::catalog::{Catalog, CheckKey, ServiceKey};
+use super::deadlock;
 use super::invalidation::Losses;
 use super::keys::{Keys, request_row};
 use super::member::Members;
@@ -13,6 +14,7 @@ use super::session::Sessions;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
+use lockmesh_protocol::deadlock::Deadlocks;
 use lockmesh_protocol::id::{Fence, LogIndex, ServerId};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{Autopilot, Server};
@@ -58,6 +60,8 @@ pub struct State {
     pub(super) autopilot: Autopilot,
     /// The index of its last configuration.
     pub(super) autopilot_index: LogIndex,
+    /// The policy for deadlocks, and those found.
+    pub(super) deadlocks: Arc<Deadlocks>,
     /// The gathered parts of restores, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     /// The fault points of tests.
@@ -112,6 +116,7 @@ impl State {
             Change::ForgottenTombstones(index) => self.keys.forgotten_tombstones = index,
             Change::PreparedQuery(id, query) => self.prepared_queries.load(id, query),
             Change::Binding(node, id, binding) => self.sessions.load_binding(node, id, binding),
+            Change::Deadlocks(deadlocks) => self.deadlocks = deadlocks,
         }
     }
 
@@ -182,6 +187,7 @@ impl State {
             }
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
             Change::Fence(_) => Change::Fence(self.fence),
+            Change::Deadlocks(_) => Change::Deadlocks(self.deadlocks.clone()),
             Change::LastAgent(_) => Change::LastAgent(self.members.last_agent),
             Change::ForgottenTombstones(_) => Change::ForgottenTombstones(self.keys.forgotten_tombstones),
             Change::Reply(..)
@@ -211,6 +217,7 @@ impl State {
         let last_server = (self.last_server.0 != 0).then_some(Change::LastServer(self.last_server));
         let autopilot = (self.autopilot_index.0 != 0)
             .then(|| Change::Autopilot(self.autopilot.clone(), self.autopilot_index));
+        let deadlocks = deadlock::row(&self.deadlocks);
         let servers = self.servers.iter().map(|(id, row)| Change::Server(*id, Some(row.clone())));
         let format = (self.format != 0).then_some(Change::Format(self.format));
         let forgotten = (self.keys.forgotten_tombstones.0 != 0)
@@ -220,7 +227,7 @@ impl State {
         let of_cluster = [cluster_id, lease_key, gossip_key, format, index_base];
         of_cluster
             .into_iter()
-            .chain([fence, last_agent, last_server, autopilot, forgotten])
+            .chain([fence, last_agent, last_server, autopilot, deadlocks, forgotten])
             .flatten()
             .chain(servers)
             .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))

@@ -6,6 +6,7 @@
 use super::State;
 use super::agent::register_agent;
 use super::catalog::{deregister, register};
+use super::deadlock::configure_deadlocks;
 use super::entry::kv;
 use super::gossip::rotate_gossip_key;
 use super::lock::end_lock_delay;
@@ -164,6 +165,7 @@ impl<'a> Step<'a> {
             Command::RotateGossipKey { from } => rotate_gossip_key(self, *from),
             Command::UpdateCoordinate { node, coordinate } => update_coordinate(self, node, coordinate),
             Command::PreparedQuery(command) => write_query(self, command),
+            Command::ConfigureDeadlocks(policy) => configure_deadlocks(self, *policy),
             Command::AcquireLocks { locks, session, wait } => {
                 let wait = (!wait.is_zero()).then_some(*wait);
                 reply_or_refusal(acquire_locks(self, locks, *session, wait))

@@ -8,6 +8,7 @@ use lockmesh_protocol::command::{
     AgentRegistration, CatalogVerb, Command, Deregistration, KvCommand, KvVerb, NewEntry, NewQuery,
     NodeFailure, NodeLeave, QueryCommand, Registration, TxnKv, TxnOp,
 };
+use lockmesh_protocol::deadlock::DeadlockPolicy;
 use lockmesh_protocol::format;
 use lockmesh_protocol::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, ServerId, ServiceId, SessionId, Term,
@@ -51,6 +52,7 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             Command::EndWait { key, queue_position, enqueued_at_index }
         }
         "lock" => lock(&mut words)?,
+        "deadlocks" => Command::ConfigureDeadlocks(policy(&words.word()?)?),
         "format" => Command::RaiseFormat(words.number()? as u8),
         "coordinate" => coordinate(&mut words)?,
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
@@ -88,6 +90,14 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     };
     words.end()?;
     Ok(Some(command))
+}
+
+fn policy(word: &str) -> Result<DeadlockPolicy, String> {
+    match word {
+        "report" => Ok(DeadlockPolicy::Report),
+        "refuse" => Ok(DeadlockPolicy::Refuse),
+        other => Err(format!("what is the policy {other:?}?")),
+    }
 }
 
 /// A request for locks, such as `s1 a:shared,b`.

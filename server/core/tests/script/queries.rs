@@ -5,6 +5,7 @@ use super::show;
 use super::words::Words;
 use crate::names::session;
 use lockmesh_core::State;
+use lockmesh_protocol::deadlock::{AwaitedLock, LockWait};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, QueryId};
 use lockmesh_protocol::query::{LockInfo, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
@@ -60,6 +61,8 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "locks" => Query::Locks(Key::from(words.word_or_empty())),
         "grants" => Query::Grants(words.word()?.split(',').map(Key::from).collect()),
         "bindings" => Query::Bindings(NodeName::from(words.word()?)),
+        "waits" => Query::Waits(Key::from(words.word_or_empty())),
+        "found-deadlocks" => Query::Deadlocks,
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
@@ -127,6 +130,13 @@ fn show_rows(rows: &Rows) -> Vec<String> {
         Rows::Bindings(rows) => {
             rows.iter().map(|(id, row)| format!("{id} with process {}", row.pid)).collect()
         }
+        Rows::Waits(rows) => rows.iter().flat_map(show_wait).collect(),
+        Rows::Deadlocks(policy, rows) => {
+            let found = rows.iter().map(|(row, exists)| {
+                format!("{}, {}", show::deadlock(row), if *exists { "exists" } else { "is over" })
+            });
+            std::iter::once(format!("policy {policy:?}")).chain(found).collect()
+        }
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
         Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),
@@ -137,6 +147,17 @@ fn show_rows(rows: &Rows) -> Vec<String> {
             .map(|row| format!("agent {}, node {}, life {}", row.number, row.node, row.generation))
             .collect(),
     }
+}
+
+fn show_wait(wait: &LockWait) -> Vec<String> {
+    let circle = if wait.is_deadlocked { ", in a deadlock" } else { "" };
+    let whole = format!("{} at {}{circle}", wait.session.spec.id, wait.queue_position);
+    let of_lock = |lock: &AwaitedLock| {
+        let blockers: Vec<String> = lock.blocked_by.iter().map(ToString::to_string).collect();
+        let AwaitedLock { key, mode, ahead, .. } = lock;
+        format!("  {key}, {mode:?}, {ahead} ahead, blocked by [{}]", blockers.join(" "))
+    };
+    std::iter::once(whole).chain(wait.locks.iter().map(of_lock)).collect()
 }
 
 fn show_lock(lock: &LockInfo) -> String {

@@ -1,6 +1,7 @@
 //! Formats replies and rows as readable lines.
 
 use lockmesh_protocol::change::Change;
+use lockmesh_protocol::deadlock::Deadlock;
 use lockmesh_protocol::id::{AgentNumber, CellNumber, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::prepared_query::PreparedQuery;
 use lockmesh_protocol::record::{
@@ -119,7 +120,9 @@ pub(crate) fn change(change: &Change) -> String {
             format!("place {queue_position} in the queue of {key}"),
             row.as_deref().map(waiter).as_ref(),
         ),
-        Change::LockRequest(..) | Change::SharedHold(..) | Change::SharedDelay(..) => shared(change),
+        Change::LockRequest(..) | Change::SharedHold(..) | Change::SharedDelay(..) | Change::Deadlocks(_) => {
+            shared(change)
+        }
         Change::Agent(number, row) => {
             row_or_gone(format!("agent {number}"), row.as_deref().map(|row| agent(number, row)))
         }
@@ -180,8 +183,21 @@ fn shared(change: &Change) -> String {
             let closed = format!("lock-delay of {key} for exclusive requests");
             set_or_gone(closed, row.as_ref().map(delay).as_ref())
         }
+        Change::Deadlocks(row) => {
+            let newest = row.newest.last().map(|newest| format!(", newest {}", deadlock(newest)));
+            let newest = newest.unwrap_or_default();
+            format!("deadlocks: {:?}, {} found, {} unknown{newest}", row.policy, row.found, row.unknown)
+        }
         other => unreachable!("shown elsewhere: {other:?}"),
     }
+}
+
+/// A deadlock.
+pub(crate) fn deadlock(row: &Deadlock) -> String {
+    let waits: Vec<String> =
+        row.waits.iter().map(|wait| format!("{} for {}", wait.session, wait.key)).collect();
+    let refused = if row.is_refused { " refused" } else { "" };
+    format!("{}{refused}: {}", row.index, waits.join(", "))
 }
 
 /// An entry.

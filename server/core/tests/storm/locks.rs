@@ -1,13 +1,14 @@
 //! Locks in both modes, several at once, in the simplest form: a list of holds, a list of requests,
 //! and a search from the start after every command.
 
-use crate::names::session;
+use crate::names::{self, session};
 use crate::storm::actions::{new_session, node};
 use bytes::Bytes;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry, Registration};
+use lockmesh_protocol::deadlock::DeadlockPolicy;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::record::{Behavior, LockMode, RequestedLock};
-use lockmesh_protocol::reply::Reply;
+use lockmesh_protocol::reply::{LockRefusal, Refusal, Reply};
 use proptest::prelude::{Just, Strategy, any, prop};
 use proptest::prop_oneof;
 use std::collections::BTreeSet;
@@ -30,11 +31,15 @@ struct Waiting {
 }
 
 /// The modelled locks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Locks {
     held: Vec<Held>,
     waiting: Vec<Waiting>,
     now: LogIndex,
+    /// The number of circles of waits found.
+    pub(crate) found: u64,
+    /// Set if requests that close one are refused.
+    refuses: bool,
 }
 
 /// A command, whose index depends on what waits when it is sent.
@@ -86,6 +91,8 @@ pub(crate) fn actions() -> impl Strategy<Value = Vec<Action>> {
         1 => new().prop_map(|new| Action::Ready(Command::Kv(KvCommand::Delete(new.key)))),
         1 => Just(Action::Ready(Command::Kv(KvCommand::DeleteTree(Key::from(""))))),
         1 => id().prop_map(|id| Action::Ready(Command::DestroySession(id))),
+        1 => prop_oneof![Just(DeadlockPolicy::Report), Just(DeadlockPolicy::Refuse)]
+            .prop_map(|policy| Action::Ready(Command::ConfigureDeadlocks(policy))),
     ];
     prop::collection::vec(action, 1..60)
 }
@@ -109,7 +116,15 @@ impl Locks {
     pub(crate) fn apply(&mut self, index: LogIndex, command: &Command, reply: &Reply) {
         self.now = index;
         match command {
+            _ if matches!(reply, Reply::Refused(Refusal::Lock(LockRefusal::Deadlock { .. }))) => {
+                assert!(self.refuses, "{command:?} is refused, but the policy is to report");
+                let mut waits = self.clone();
+                waits.refuses = false;
+                waits.apply(index, command, &Reply::Done);
+                self.found = waits.found;
+            }
             _ if matches!(reply, Reply::Refused(_)) => {}
+            Command::ConfigureDeadlocks(policy) => self.refuses = *policy == DeadlockPolicy::Refuse,
             Command::AcquireLocks { locks, session, wait } => {
                 let wanted = locks.iter().map(|lock| (lock.key.clone(), lock.mode)).collect();
                 self.request(*session, wanted, !wait.is_zero());
@@ -152,12 +167,20 @@ impl Locks {
             if let Some(known) = known {
                 self.waiting.remove(known);
             }
+            let is_new = |(key, mode): &&(Key, LockMode)| self.mode(key, session) != Some(*mode);
+            let new: Vec<Key> = request.locks.iter().filter(is_new).map(|(key, _)| key.clone()).collect();
             self.grant(&request);
+            let passed = |key: &Key| self.waiting.iter().any(|of| of.wants(key));
+            self.found += u64::from(new.iter().any(passed) && self.is_in_circle(session));
         } else if waits {
+            let waits_for_more = known.is_none_or(|known| self.waiting[known].locks != request.locks);
             match known {
                 Some(known) => self.waiting[known] = request,
                 None => self.waiting.push(request),
             }
+            let closes = waits_for_more && self.is_in_circle(session);
+            assert!(!(closes && self.refuses), "{session} waits in a circle");
+            self.found += u64::from(closes);
         }
     }
 
@@ -168,6 +191,39 @@ impl Locks {
     fn is_upgrade(&self, request: &Waiting, key: &Key) -> bool {
         self.mode(key, request.session) == Some(LockMode::Shared)
             && request.locks.contains(&(key.clone(), LockMode::Exclusive))
+    }
+
+    /// Returns whether a session waits for itself, directly or through others.
+    fn is_in_circle(&self, session: SessionId) -> bool {
+        let mut reached = self.blockers(session);
+        loop {
+            let more: BTreeSet<SessionId> = reached.iter().flat_map(|id| self.blockers(*id)).collect();
+            let before = reached.len();
+            reached.extend(more);
+            if reached.contains(&session) || reached.len() == before {
+                return reached.contains(&session);
+            }
+        }
+    }
+
+    /// The sessions without whose holds and requests one of a session's requests would be granted a
+    /// lock that it waits for.
+    fn blockers(&self, session: SessionId) -> BTreeSet<SessionId> {
+        let mut found = BTreeSet::new();
+        for request in self.waiting.iter().filter(|of| of.session == session) {
+            for lock in &request.locks {
+                let alone = Waiting { locks: vec![lock.clone()], ..request.clone() };
+                let blocks = |other: &SessionId| {
+                    let only = |id: SessionId| id == session || id == *other;
+                    let held = self.held.iter().filter(|(_, id, _)| only(*id)).cloned().collect();
+                    let waiting = self.waiting.iter().filter(|of| only(of.session)).cloned().collect();
+                    !Self { held, waiting, ..Self::default() }.may_be_granted(&alone)
+                };
+                let others = OWNERS.map(names::session).into_iter().filter(|other| *other != session);
+                found.extend(others.filter(blocks));
+            }
+        }
+        found
     }
 
     fn may_be_granted(&self, request: &Waiting) -> bool {

@@ -6,6 +6,7 @@
 //! | `mutual_exclusion` | a lock has one holder, in the log's order and in clients' beliefs |
 //! | `fairness` | waiters get a lock in turn, as soon as it is free; no wait is cut short |
 //! | `fencing` | fencing tokens only increase |
+//! | `deadlocks` | a circle of waits is found in the entry that closes it |
 //! | `holder_alive` | the holder of a lock is a live session |
 //! | `atomic_invalidation` | the end of a session releases all its locks in one log entry |
 //! | `check_sessions` | no session outlives a critical check, or is lost to one that is well |
@@ -39,6 +40,7 @@ pub mod agent_event;
 mod atomic_invalidation;
 mod backups;
 mod check_sessions;
+mod deadlocks;
 mod durable;
 mod exactly_once;
 mod fairness;
@@ -273,6 +275,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(mutual_exclusion::MutualExclusion::default()),
         Box::new(fairness::Fairness::default()),
         Box::new(fencing::Fencing::default()),
+        Box::new(deadlocks::DeadlocksFound::default()),
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
         Box::new(check_sessions::CheckSessions::default()),

@@ -2,6 +2,7 @@
 
 mod add;
 pub mod autopilot;
+pub mod deadlocks;
 mod folder;
 pub mod gossip;
 mod inspect;
@@ -26,6 +27,7 @@ pub struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Autopilot(Online<autopilot::Args>),
+    Deadlocks(Online<deadlocks::Args>),
     Gossip(Online<gossip::Args>),
     Raft(raft::Args),
     Snapshot(snapshot::Args),
@@ -39,6 +41,7 @@ enum Command {
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
         Command::Autopilot(args) => autopilot::run(args.args, &args.connection.context()?).await,
+        Command::Deadlocks(args) => deadlocks::run(args.args, &args.connection.context()?).await,
         Command::Gossip(args) => gossip::run(args.args, &args.connection.context()?).await,
         Command::Raft(args) => raft::run(args).await,
         Command::Snapshot(args) => snapshot::run(args).await,
