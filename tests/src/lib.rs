@@ -14,6 +14,7 @@
 //! | `dialect.rs` | steps that tests share: create a session, acquire a lock, read an entry |
 //! | `figures.rs`, `probe.rs` | read metrics as Prometheus does; inspect a process from outside |
 //! | `cluster.rs`, `chaos/` | three real servers under a recorded load and one fault after another |
+//! | `holds.rs` | holds of locks as clients see them, and their rules |
 //! | `hosts/` | servers and agents in network namespaces; the death of a host whose lock others await; the same with Consul; large meshes on one host |
 //! | `guards/` | `lockmesh lock` on these hosts, killed, stopped and blocked while its command runs |
 //! | `stall/` | a leader with a hanging disk under renewed sessions; full load on a healthy disk |
@@ -43,6 +44,7 @@ pub mod fleet;
 pub mod fuzz;
 pub mod guards;
 pub mod history;
+pub mod holds;
 pub mod hosts;
 pub mod http;
 pub mod hunt;
