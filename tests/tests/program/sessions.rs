@@ -5,8 +5,10 @@ use lockmesh_tests::dev::{Dev, Shared};
 use lockmesh_tests::dialect::number;
 use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::http::{Address, Client};
+use lockmesh_tests::member::text;
 use lockmesh_tests::process::Process;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::OnceLock;
 
 fn shared() -> Shared {
@@ -406,4 +408,27 @@ fn lock_ttl_fits_default_window() {
     assert_eq!((ttls.as_slice(), &sessions[0]["HealthWindow"]), (&[&json!("30s")][..], &json!("safe")));
     lock.signal("TERM");
     lock.ends();
+}
+
+#[test]
+fn bound_rust_client_dies_lock_passes_on() {
+    let server = shared();
+    let Some(socket) = server.socket.as_deref().map(text) else { return };
+    let program = Path::new(env!("CARGO_BIN_EXE_locks"));
+    let holder = Process::start(program, &["hold", &socket, "bound/job"]);
+    let line = holder.says("holds bound/job session=");
+    let bound = line.rsplit('=').next().expect("a session");
+    let client = server.client();
+    let next = client.session();
+    assert!(!client.acquire("bound/job", &next), "the process lives");
+    assert_eq!(client.holder("bound/job").as_deref(), Some(bound));
+
+    holder.signal("KILL");
+    wait_until(|| client.session_info(bound).is_none());
+    // The lock-delay would be 15 s.
+    assert!(client.acquire("bound/job", &next));
+    let losses = client.get("/v1/lockmesh/losses").expect(200).json();
+    let mut losses = losses.as_array().expect("losses").iter();
+    let loss = losses.find(|loss| loss["Session"] == bound).expect("the loss is recorded");
+    assert_eq!((&loss["Cause"], &loss["PID"]), (&json!("process-exited"), &json!(holder.number())));
 }
