@@ -24,7 +24,7 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("protocol/net", most(2_500, 1_290)),
     ("server/core", most(15_590, 15_140)),
     ("server", most(9_250, 4_780)),
-    ("agent/client", most(6_770, 3_260)),
+    ("agent/client", most(7_050, 3_480)),
     ("agent/core", most(10_120, 7_490)),
     ("agent", most(14_860, 9_320)),
     ("agent/cli", most(10_860, 3_890)),

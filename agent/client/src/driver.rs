@@ -5,15 +5,17 @@
 
 use crate::client::{Answer, Client, Tidying};
 use crate::clock::Timer;
-use crate::entry::Entry;
+use crate::entry::{Acquired, AcquiredAll, Entry};
 use crate::error::Error;
 use crate::holder::{
-    Acquisition, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, MAX_STALENESS, Moment,
-    NodeLease, Notice, Outbox, Request, Response, SessionUse, Write,
+    Acquisition, Event, Goal, Grant, GuardState, HoldId, Holder, HolderRequest, Input, KeysRead,
+    MAX_STALENESS, Moment, NodeLease, Notice, Outbox, Request, Response, SessionUse, Write,
 };
 use crate::loss::Loss;
 use crate::read::{Consistency, Read};
 use crate::session_options::SessionOptions;
+use crate::shape::lockmesh::FenceClaim;
+use crate::txn::{Outcome, Txn};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -364,6 +366,7 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         Request::GetHeld(key, session, read) => {
             kv.held(&key, &session, &read).await.map(|entry| looked(entry, read))
         }
+        Request::GetAll(wanted) => read_all(client, wanted).await,
         Request::List(prefix, read) => {
             kv.list(&prefix, &read).await.map(|answer| Response::Entries(answer.value, answer.index))
         }
@@ -375,6 +378,16 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         Request::AcquireShared(Write { key, flags, .. }, session, queue_for) => {
             kv.acquire_shared(&key, &session, flags, queue_for).await.map(Response::Acquired)
         }
+        Request::AcquireAll(request, wait) => Ok(match kv.acquire_all(&request, wait).await? {
+            AcquiredAll::Granted { fences } => Response::AcquiredAll(fences),
+            AcquiredAll::Refused { delay } => Response::Acquired(Acquired::Refused { delay }),
+        }),
+        Request::ReleaseAll(writes, session) => {
+            let unlock = |txn: Txn, Write { key, value, flags }| txn.unlock(&key, &session, value, flags);
+            let txn = writes.into_iter().fold(Txn::new(), unlock);
+            let outcome = client.txn(&txn, &Read::default()).await?;
+            Ok(Response::Verdict(matches!(outcome, Outcome::Done(_))))
+        }
         Request::Release(write, session) => {
             kv.release(&write.key, &session, write.value, write.flags).await.map(Response::Verdict)
         }
@@ -383,6 +396,26 @@ async fn carry_out(client: &Client, request: Request) -> Result<Response, Error>
         }
         Request::Delete(key) => kv.delete(&key).await.map(|()| Response::Done),
     }
+}
+
+async fn read_all(client: &Client, wanted: KeysRead) -> Result<Response, Error> {
+    let KeysRead { keys, session, fences, read } = wanted;
+    if read.index > 0 {
+        let claims = keys.iter().cloned().zip(fences).map(|(key, fence)| FenceClaim { key, fence });
+        client.kv().verify_fences(&claims.collect::<Vec<_>>(), read.wait).await?;
+    }
+    let read = Read { index: 0, ..read };
+    let (mut entries, mut index) = (Vec::new(), 0);
+    for key in &keys {
+        match looked(client.kv().held(key, &session, &read).await?, read) {
+            Response::Entries(found, at) => {
+                entries.extend(found);
+                index = at.max(index);
+            }
+            outdated => return Ok(outdated),
+        }
+    }
+    Ok(Response::Entries(entries, index))
 }
 
 fn looked(entry: Answer<Option<Entry>>, read: Read) -> Response {

@@ -56,3 +56,18 @@ pub enum Acquired {
         delay: Option<Duration>,
     },
 }
+
+/// The outcome of an attempt to acquire several locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AcquiredAll {
+    /// The session holds all of them now, or held them already.
+    Granted {
+        /// The fencing token of each lock, in the order of the request.
+        fences: Vec<u64>,
+    },
+    /// Another session holds one of them, or a lock-delay blocks it.
+    Refused {
+        /// The longest remaining lock-delay, if that is the reason.
+        delay: Option<Duration>,
+    },
+}

@@ -31,8 +31,14 @@ impl HoldGuard {
     /// Returns the fencing token of the grant; `None` from an agent without fences. That of a lock
     /// is greater than that of every earlier grant in the cluster. That of a slot is unique among
     /// all contenders, past and present, and does not imply an order in which slots were acquired.
+    /// Of several locks, it is that of the first.
     pub fn fence(&self) -> Option<u64> {
-        self.grant.fence
+        self.grant.fences.first().copied()
+    }
+
+    /// Returns the fencing token of each lock.
+    pub(crate) fn fences(&self) -> &[u64] {
+        &self.grant.fences
     }
 
     /// Returns `true` if it is guaranteed to be held: see [`HoldGuard::remaining`].

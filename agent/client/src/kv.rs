@@ -5,12 +5,12 @@
 use crate::client::{Answer, Client, Target, accept};
 use crate::connection::{Outgoing, Reply, Verb};
 use crate::duration::parse_duration;
-use crate::entry::{Acquired, Entry};
+use crate::entry::{Acquired, AcquiredAll, Entry};
 use crate::error::Error;
 use crate::items::Items;
 use crate::read::Read;
 use crate::shape;
-use crate::shape::lockmesh::{FenceClaim, FenceVerdict};
+use crate::shape::lockmesh::{FenceClaim, FenceVerdict, LocksOutcome, LocksRequest};
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -248,6 +248,29 @@ impl Kv<'_> {
         self.taken(target, Bytes::new()).await
     }
 
+    /// Acquires up to 64 locks, all or none, at once or by waiting for up to `wait` with one
+    /// position in all their queues. [`crate::Txn::unlock`] releases several at once.
+    ///
+    /// # Errors
+    /// As [`Kv::acquire_waiting`]. A Consul agent rejects it.
+    pub async fn acquire_all(
+        &self,
+        request: &LocksRequest,
+        wait: Option<Duration>,
+    ) -> Result<AcquiredAll, Error> {
+        let target = wait.into_iter().fold(Target::new("/v1/lockmesh/acquire"), Target::waiting);
+        let body = serde_json::to_vec(request).expect("text and numbers are valid JSON");
+        let reply = self.client.write(Verb::Put, target, body.into()).await?;
+        let outcome: LocksOutcome = self.client.parse(&reply)?;
+        if !outcome.acquired {
+            return Ok(AcquiredAll::Refused { delay: lock_delay(&reply) });
+        }
+        if outcome.fences.len() != request.locks.len() {
+            return Err(self.client.garbled("not one fencing token for each lock".into()));
+        }
+        Ok(AcquiredAll::Granted { fences: outcome.fences.iter().map(|claim| claim.fence).collect() })
+    }
+
     async fn taken(&self, target: Target, value: Bytes) -> Result<Acquired, Error> {
         let reply = self.client.write(Verb::Put, target, value).await?;
         if self.client.parse(&reply)? {
@@ -255,8 +278,7 @@ impl Kv<'_> {
             let fence = reply.header("x-lockmesh-fence").and_then(|text| text.parse().ok());
             return Ok(Acquired::Granted { fence });
         }
-        let delay = reply.header("x-lockmesh-lock-delay").and_then(|text| parse_duration(text).ok());
-        Ok(Acquired::Refused { delay })
+        Ok(Acquired::Refused { delay: lock_delay(&reply) })
     }
 
     /// Releases the key's lock and writes the value. Returns `false` if the session does not hold
@@ -324,6 +346,10 @@ impl Kv<'_> {
     pub async fn delete_tree(&self, prefix: &str) -> Result<(), Error> {
         accept(self.client.send(Verb::Delete, at(prefix).flag("recurse"), Bytes::new()).await?).map(|_| ())
     }
+}
+
+fn lock_delay(reply: &Reply) -> Option<Duration> {
+    reply.header("x-lockmesh-lock-delay").and_then(|text| parse_duration(text).ok())
 }
 
 fn at(key: &str) -> Target {

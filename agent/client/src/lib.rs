@@ -30,7 +30,7 @@
 //!
 //! | type | use |
 //! |---|---|
-//! | [`Lock`], [`LockGuard`] | one holder at a time; wait, hold, run work, release |
+//! | [`Lock`], [`LockGuard`] | one lock, or several at once: wait, hold, run work, release |
 //! | [`Semaphore`], [`SemaphoreGuard`] | up to a limit of holders at a time |
 //! | [`Election`], [`Leadership`], [`Observer`] | campaign, proclaim, resign; follow the leader |
 //! | [`SessionKeeper`], [`SessionOptions`] | one session for several locks; its options |
@@ -103,7 +103,7 @@ pub use client::{Answer, Client};
 pub use clock::{Clock, Timer};
 pub use connection::{Stream, Wrapped, Wrapper, dial};
 pub use election::{Election, Leader, Leadership, Observer};
-pub use entry::{Acquired, Entry};
+pub use entry::{Acquired, AcquiredAll, Entry};
 pub use error::Error;
 pub use event::{Events, NewEvent};
 pub use guard::HoldGuard;

@@ -77,6 +77,9 @@ pub fn local_call(draw: &mut Draw, agent: usize, request: Request) -> LocalCall 
             return read(Query::Session(id_of(&session)), Read::default());
         }
         Request::NodeLease(..) => unreachable!("not a call of the quorum"),
+        Request::GetAll(..) | Request::AcquireAll(..) | Request::ReleaseAll(..) => {
+            unreachable!("the guards here hold one lock each")
+        }
         Request::Get(key, how) => return read(Query::Entry(key.into()), how),
         Request::GetHeld(key, session, how) => {
             return read(Query::HeldEntry { key: key.into(), session: id_of(&session) }, how);

@@ -6,7 +6,7 @@
 //! released. At the time limit it is given up in any state, whatever is in flight.
 
 use super::context::Context;
-use super::goal::Look;
+use super::goal::{Goal, Look};
 use super::hold::{Hold, HoldStage};
 use super::input::{Response, WaitLimit};
 use super::moment::Moment;
@@ -80,8 +80,8 @@ enum AttemptStep {
 
 /// The result of one turn.
 pub(super) enum AttemptTurn {
-    /// Granted, with this fence.
-    Granted(Option<u64>),
+    /// Granted, with these fences.
+    Granted(Vec<u64>),
     /// Held by others; the index to wait for a change.
     Taken(u64),
     /// Free but blocked by a lock-delay, for about this long.
@@ -212,7 +212,7 @@ impl Hold {
         attempt.step = AttemptStep::Looking;
         // An index is waited for once: later reads request the current state.
         let read = std::mem::take(&mut attempt.read);
-        self.send(self.goal.look(&self.session, read), cx);
+        self.send(self.look_request(read), cx);
     }
 
     pub(super) fn attempt_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
@@ -245,12 +245,12 @@ impl Hold {
         match result.map(Response::acquired) {
             Ok(Acquired::Granted { fence }) => {
                 self.attempt().has_own_key = true;
-                self.fence = fence;
+                self.fences = fence.into_iter().collect();
                 self.look(cx);
             }
             Ok(Acquired::Refused { .. }) => {
                 let reason = "has a contender's key that another session holds".into();
-                self.turn_failed(Error::Conflict { key: self.goal.name().to_owned(), reason }, cx);
+                self.turn_failed(Error::Conflict { key: self.goal.name(), reason }, cx);
             }
             Err(error) => self.turn_failed(error, cx),
         }
@@ -265,7 +265,7 @@ impl Hold {
         let (entries, index) = result?.entries();
         let queue_for = self.attempt().queue_for();
         match self.goal.judge_look(&self.session, &entries, queue_for)? {
-            Look::Mine => Ok(Some(AttemptTurn::Granted(self.fence))),
+            Look::Mine => Ok(Some(AttemptTurn::Granted(self.fences.clone()))),
             Look::Taken => Ok(Some(AttemptTurn::Taken(index))),
             Look::Free(request) => {
                 let checks_at = self.first_grant_check(cx.now);
@@ -285,7 +285,8 @@ impl Hold {
         queue_for: Option<Duration>,
         cx: &mut Context,
     ) -> Result<Option<AttemptTurn>, Error> {
-        let (now, own_fence) = (cx.now, self.fence);
+        let (now, own_fences) = (cx.now, self.fences.clone());
+        let is_several = matches!(self.goal, Goal::Locks(_));
         let attempt = self.attempt();
         // A failed attempt proves nothing about earlier ones.
         attempt.perhaps_granted = match &result {
@@ -293,17 +294,19 @@ impl Hold {
             Err(error) => attempt.perhaps_granted || !error.certainly_not_done(),
         };
         let turn = match (result?, queue_for) {
-            (Response::Verdict(true), _) => AttemptTurn::Granted(own_fence),
+            (Response::Verdict(true), _) => AttemptTurn::Granted(own_fences),
             (Response::Verdict(false), _) => AttemptTurn::Overtaken,
+            (Response::AcquiredAll(fences), _) => AttemptTurn::Granted(fences),
             (response, queue_for) => match (response.acquired(), queue_for) {
-                (Acquired::Granted { fence }, _) => AttemptTurn::Granted(fence),
+                (Acquired::Granted { fence }, _) => AttemptTurn::Granted(fence.into_iter().collect()),
                 // Nearly the whole wait: the agent's clock and this one may differ.
                 (Acquired::Refused { .. }, Some(wait)) if now.since(since) >= wait.mul_f64(0.9) => {
                     AttemptTurn::Waited
                 }
                 (Acquired::Refused { delay }, Some(_)) => {
-                    // Refused long before the wait expired, as by an agent without queues.
-                    attempt.has_queues = false;
+                    // Refused long before the wait expired, as by an agent without queues. An
+                    // agent that acquires several locks has them.
+                    attempt.has_queues = is_several;
                     AttemptTurn::Closed(delay.unwrap_or_default())
                 }
                 (Acquired::Refused { delay: Some(delay) }, None) => AttemptTurn::Closed(delay),
@@ -311,7 +314,7 @@ impl Hold {
                     // Another client was faster, or there is a delay that this agent does not
                     // report: a read distinguishes the two.
                     attempt.step = AttemptStep::LookingAgain;
-                    self.send(self.goal.look(&self.session, Read::default()), cx);
+                    self.send(self.look_request(Read::default()), cx);
                     return Ok(None);
                 }
             },
@@ -324,7 +327,7 @@ impl Hold {
         let left = self.attempt().wait_limit.left(now);
         let is_overtaken = matches!(turn, AttemptTurn::Overtaken);
         let pause = match turn {
-            AttemptTurn::Granted(fence) if cx.is_alive(&self.session) => return self.granted(fence, cx),
+            AttemptTurn::Granted(fences) if cx.is_alive(&self.session) => return self.granted(fences, cx),
             AttemptTurn::Granted(_) => {
                 // A grant to a session that is no longer valid does not count.
                 self.attempt().perhaps_granted = true;
@@ -351,19 +354,13 @@ impl Hold {
     fn pause(&mut self, pause: Duration, is_overtaken: bool, cx: &mut Context) {
         let now = cx.now;
         let attempt = self.attempt();
-        let left = attempt.wait_limit.left(now);
-        let is_over = match attempt.wait_limit {
-            // A concurrent change does not end a single try: the lock may still be free.
-            WaitLimit::Once => !is_overtaken,
-            WaitLimit::Endless | WaitLimit::Until(_) => left.is_zero(),
-        };
-        if is_over {
+        let limit = attempt.wait_limit;
+        if limit.is_over(now, is_overtaken) {
             return self.give_up(Ok(()), cx);
         }
         attempt.step = AttemptStep::Pausing;
         // A single try has no time left from the start; its pause only adds jitter.
-        let pause = if attempt.wait_limit == WaitLimit::Once { pause } else { pause.min(left) };
-        self.wakes_at = Some(now + pause);
+        self.wakes_at = Some(now + if limit == WaitLimit::Once { pause } else { pause.min(limit.left(now)) });
     }
 
     pub(super) fn turn_failed(&mut self, error: Error, cx: &mut Context) {
@@ -387,13 +384,13 @@ impl Hold {
         self.pause(pause, false, cx);
     }
 
-    fn granted(&mut self, fence: Option<u64>, cx: &mut Context) {
-        self.fence = fence;
+    fn granted(&mut self, fences: Vec<u64>, cx: &mut Context) {
+        self.fences = fences;
         self.stage = HoldStage::Held(Watch::default());
         // The watch begins at once: the lock may already be lost.
         self.wakes_at = Some(cx.now);
-        let grant = Grant { session: self.session.clone(), fence };
-        cx.report(Event::Acquired(self.id, Ok(Some(grant))));
+        let (session, fences) = (self.session.clone(), self.fences.clone());
+        cx.report(Event::Acquired(self.id, Ok(Some(Grant { session, fences }))));
     }
 
     /// Handles an attempt whose caller no longer waits, or whose time limit has passed.

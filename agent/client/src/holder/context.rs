@@ -77,6 +77,11 @@ impl Context {
         }
     }
 
+    /// Returns `true` if the session outlives its hold, with the locks that are left of several.
+    pub(super) fn may_outlive(&self, session: &str) -> bool {
+        self.session_use == SessionUse::Shared && self.is_kept(session)
+    }
+
     pub(super) fn report(&mut self, event: Event) {
         self.outbox.events.push(event);
     }

@@ -15,12 +15,12 @@
 use super::SessionUse;
 use super::attempt::OVERTAKEN_SPREAD_TIME;
 use super::context::Context;
-use super::goal::Goal;
+use super::goal::{Goal, LockGoal, held_part};
 use super::hold::{Hold, HoldStage};
 use super::id::HoldId;
 use super::input::Response;
 use super::moment::Moment;
-use super::outbox::{EndReason, Event, Notice, Request};
+use super::outbox::{EndReason, Event, Notice, Request, Write};
 use crate::backoff::Backoff;
 use crate::error::Error;
 use crate::read::Read;
@@ -44,6 +44,10 @@ pub(super) struct GiveBack {
     /// The time at which the caller is answered, and the session is ended, although the release is
     /// in flight.
     overdue_at: Option<Moment>,
+    /// Set if the keys are read before the release, because some of several locks are lost.
+    reads_first: bool,
+    /// Set if some of several locks were lost before the release.
+    is_partial: bool,
 }
 
 /// The reason for the release.
@@ -62,9 +66,9 @@ enum Reason {
 #[derive(Debug)]
 enum GiveBackStep {
     Pausing,
-    /// The release of the lock.
+    /// The release of the lock or locks.
     Releasing,
-    /// The list of holders, from which the session's name is removed.
+    /// The list of holders, from which the session's name is removed; or the locks that are left.
     Reading,
     Writing,
     /// The deletion of the session's own key; `true` if its name was on the list.
@@ -76,7 +80,13 @@ enum GiveBackStep {
 impl GiveBack {
     fn new(reason: Reason) -> Self {
         let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
-        Self { reason, step: GiveBackStep::Pausing, failure: None, backoff, overdue_at: None }
+        let step = GiveBackStep::Pausing;
+        Self { reason, step, failure: None, backoff, overdue_at: None, reads_first: false, is_partial: false }
+    }
+
+    fn released(was_held: bool, may_be_held: bool) -> Self {
+        let reason = Reason::Released { was_held };
+        Self { reads_first: !may_be_held, is_partial: !may_be_held, ..Self::new(reason) }
     }
 
     /// Returns the time of the next action while a request is in flight.
@@ -96,10 +106,67 @@ impl GiveBack {
         }
     }
 
+    /// Processes the reply to a release of several locks, and returns the result if there is one.
+    /// It releases nothing if one of them is not held: then they are read, and the others released.
+    fn released_all(&mut self, was_released: bool) -> Option<bool> {
+        if was_released {
+            return Some(!self.is_partial);
+        }
+        self.is_partial |= !self.is_unheard();
+        (self.step, self.reads_first) = (GiveBackStep::Pausing, true);
+        None
+    }
+
+    /// Processes a read of the locks that are left; returns the result if there are none.
+    fn rest_read(&mut self, held: &[Write], is_whole: bool) -> Option<bool> {
+        if held.is_empty() {
+            // An unacknowledged release of all succeeded.
+            return Some(self.is_unheard() && !self.is_partial);
+        }
+        self.is_partial |= !is_whole;
+        self.step = GiveBackStep::Releasing;
+        None
+    }
+
     /// Returns the result if there is no further try.
     fn given_up(&mut self) -> Result<bool, Error> {
         self.failure.take().map_or(Ok(false), Err)
     }
+}
+
+/// Returns the first request of a release, and the step that waits for it.
+fn first_request(goal: &Goal, session: &str, fences: &[u64], reads_first: bool) -> (Request, GiveBackStep) {
+    match goal {
+        Goal::Lock(lock) => (Request::Release(lock.write(), session.into()), GiveBackStep::Releasing),
+        Goal::Locks(_) if reads_first => {
+            (goal.look(session, fences, Read::consistent()), GiveBackStep::Reading)
+        }
+        Goal::Locks(locks) => {
+            let writes = locks.iter().map(LockGoal::write).collect();
+            (Request::ReleaseAll(writes, session.into()), GiveBackStep::Releasing)
+        }
+        Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), GiveBackStep::Reading),
+    }
+}
+
+/// Returns the result of a release for its caller; `closed` is the outcome of ending a session that
+/// served only this hold.
+fn result(
+    reason: &Reason,
+    given: Result<bool, Error>,
+    closed: Option<Result<(), Error>>,
+    goal: &Goal,
+) -> Option<Result<bool, Error>> {
+    Some(match (reason, closed, goal) {
+        (Reason::GaveUp(_), ..) => return None,
+        // Ending a session ends all of its holds, even if the release was not acknowledged.
+        (Reason::Released { was_held }, Some(Ok(())), Goal::Lock(_) | Goal::Locks(_)) => {
+            Ok(given.unwrap_or(*was_held))
+        }
+        (Reason::Released { was_held }, Some(Ok(())), Goal::Slot(_)) => Ok(*was_held),
+        // Only the release tells if a hold that was left behind was still held.
+        (Reason::Released { .. } | Reason::LeftBehind { .. }, ..) => given,
+    })
 }
 
 impl Hold {
@@ -133,18 +200,19 @@ impl Hold {
         // A suspended hold may still be held, and is released as if it were.
         let may_be_held = self.loss.is_none() && !watch.has_verdict() && cx.is_kept(&self.session);
         let was_held = may_be_held && watch.is_confirmed() && cx.is_alive(&self.session);
-        self.stage = HoldStage::GivingBack(GiveBack::new(Reason::Released { was_held }));
+        self.stage = HoldStage::GivingBack(GiveBack::released(was_held, may_be_held));
         match &self.goal {
             // A release names only the session: under a shared session it would end a hold that was
             // acquired since. A slot's name on the list may block others and is removed in any
             // case.
             Goal::Lock(_) if !may_be_held => self.end_with(Ok(false), cx),
+            Goal::Locks(_) if !may_be_held && !cx.may_outlive(&self.session) => self.end_with(Ok(false), cx),
             // No server was reachable for a while, and the process may exit soon. It suffices to
             // send the end of the session, which the agent retries.
             _ if cx.is_suspended() && cx.session_use == SessionUse::OneHold && !self.is_awaited => {
                 self.end_with(Ok(false), cx);
             }
-            Goal::Lock(_) | Goal::Slot(_) => self.give_back_now(cx),
+            Goal::Lock(_) | Goal::Locks(_) | Goal::Slot(_) => self.give_back_now(cx),
         }
     }
 
@@ -183,12 +251,8 @@ impl Hold {
     }
 
     fn give_back_now(&mut self, cx: &mut Context) {
-        let (request, step) = match &self.goal {
-            Goal::Lock(lock) => {
-                (Request::Release(lock.write(), self.session.clone()), GiveBackStep::Releasing)
-            }
-            Goal::Slot(slot) => (Request::Get(slot.list_key(), Read::default()), GiveBackStep::Reading),
-        };
+        let reads_first = self.giving_back().reads_first;
+        let (request, step) = first_request(&self.goal, &self.session, &self.fences, reads_first);
         self.giving_back().step = step;
         self.send(request, cx);
     }
@@ -227,14 +291,20 @@ impl Hold {
             Ok(response) => response,
             Err(error) => return self.give_back_failed(error, cx),
         };
+        let is_several = matches!(self.goal, Goal::Locks(_));
         let giving_back = self.giving_back();
         match giving_back.step {
+            GiveBackStep::Releasing if is_several => match giving_back.released_all(response.verdict()) {
+                Some(was_released) => self.end_with(Ok(was_released), cx),
+                None => self.wakes_at = Some(cx.now + cx.jitter.share(OVERTAKEN_SPREAD_TIME)),
+            },
+            GiveBackStep::Reading if is_several => self.release_rest(response, cx),
             GiveBackStep::Releasing => {
                 // Nothing is left to release after an unacknowledged release: that one succeeded.
                 let was_released = response.verdict() || giving_back.is_unheard();
                 self.end_with(Ok(was_released), cx);
             }
-            GiveBackStep::Reading => match self.removal_of(response) {
+            GiveBackStep::Reading => match self.goal.removal(&self.session, &response.entries().0) {
                 Some(request) => {
                     self.giving_back().step = GiveBackStep::Writing;
                     self.send(request, cx);
@@ -252,13 +322,15 @@ impl Hold {
         }
     }
 
-    /// Returns the write that removes the session from the list; `None` if it is not on it.
-    fn removal_of(&self, response: Response) -> Option<Request> {
-        let Goal::Slot(slot) = &self.goal else { unreachable!("only slots have a list") };
-        let (entries, _) = response.entries();
-        // A key that is no list of holders does not name the session.
-        let Ok(Some(mut slots)) = slot.list(&entries) else { return None };
-        slots.leave(&self.session).then(|| slot.replace(&slots))
+    /// Releases the locks that are left of several.
+    fn release_rest(&mut self, response: Response, cx: &mut Context) {
+        let Goal::Locks(locks) = &self.goal else { unreachable!("only several locks have a rest") };
+        let held = held_part(locks, &self.session, &self.fences, &response.entries().0);
+        let is_whole = held.len() == locks.len();
+        match self.giving_back().rest_read(&held, is_whole) {
+            Some(was_released) => self.end_with(Ok(was_released), cx),
+            None => self.send(Request::ReleaseAll(held, self.session.clone()), cx),
+        }
     }
 
     fn delete_own_key(&mut self, was_listed: bool, cx: &mut Context) {
@@ -338,17 +410,9 @@ impl Hold {
         };
         let GiveBackStep::EndingSession(given) = giving_back.step else { return };
         if let Err(error) = &given {
-            let what = self.goal.name().to_owned();
-            cx.log(Notice::NotGivenBack(what, error.to_string()));
+            cx.log(Notice::NotGivenBack(self.goal.name(), error.to_string()));
         }
-        let result = match (giving_back.reason, closed, &self.goal) {
-            (Reason::GaveUp(_), ..) => return,
-            // Ending a session ends all of its holds, even if the release was not acknowledged.
-            (Reason::Released { was_held }, Some(Ok(())), Goal::Lock(_)) => Ok(given.unwrap_or(was_held)),
-            (Reason::Released { was_held }, Some(Ok(())), Goal::Slot(_)) => Ok(was_held),
-            // Only the release tells if a hold that was left behind was still held.
-            (Reason::Released { .. } | Reason::LeftBehind { .. }, ..) => given,
-        };
+        let Some(result) = result(&giving_back.reason, given, closed, &self.goal) else { return };
         if self.is_awaited {
             cx.report(Event::Released(self.id, result));
         }

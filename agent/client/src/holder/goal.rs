@@ -1,24 +1,32 @@
-//! The things that can be held: a lock's key, or a slot of a semaphore. Everything that differs
-//! between them is in this file: the read, its evaluation, and the acquire.
+//! The things that can be held: a lock, several locks, or a slot of a semaphore. Everything that
+//! differs between them is in this file: the read, its evaluation, and the acquire.
 
-use super::outbox::{Request, Write};
+use super::outbox::{KeysRead, Request, Write};
 use super::slots::Slots;
 use crate::LOCK_FLAGS;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::loss::Loss;
 use crate::read::Read;
+use crate::shape::Blob;
+use crate::shape::lockmesh::{LockClaim, LocksRequest};
 use bytes::Bytes;
 use std::time::Duration;
 
 /// The flags that mark the keys of a semaphore for Consul's clients.
 pub const SEMAPHORE_FLAGS: u64 = 0xe0f6_9a2b_aa41_4de0;
 
+/// The time until shared locks of several are read again: a fencing token shows the end of the last
+/// shared hold, and not of each.
+const SHARED_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Something that can be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// A lock.
     Lock(LockGoal),
+    /// Several locks with different keys, all or none.
+    Locks(Vec<LockGoal>),
     /// A slot of a semaphore.
     Slot(SlotGoal),
 }
@@ -60,17 +68,42 @@ pub(super) enum Look {
 }
 
 impl Goal {
-    /// Returns the key or prefix, for messages.
-    pub fn name(&self) -> &str {
+    /// Returns the keys or the prefix, for messages.
+    pub fn name(&self) -> String {
+        self.names().join(" ")
+    }
+
+    fn names(&self) -> Vec<&str> {
         match self {
-            Self::Lock(lock) => &lock.key,
-            Self::Slot(slot) => &slot.prefix,
+            Self::Lock(lock) => vec![&lock.key],
+            Self::Locks(locks) => locks.iter().map(|lock| lock.key.as_str()).collect(),
+            Self::Slot(slot) => vec![&slot.prefix],
         }
     }
 
-    /// Returns the request that reads the current holders, as this session sees them.
-    pub(super) fn look(&self, session: &str, read: Read) -> Request {
+    /// Returns `true` if both have a key or the prefix in common.
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        self.names().iter().any(|name| other.names().contains(name))
+    }
+
+    /// Returns `true` if the reads show this session as the holder of all keys.
+    pub(super) fn is_holder_in(&self, session: &str, entries: &[Entry]) -> bool {
+        let is_own = |entry: &&Entry| entry.session.as_deref() == Some(session);
+        entries.iter().filter(is_own).count() == self.names().len()
+    }
+
+    /// Returns the request that reads the current holders, as this session sees them. `fences` are
+    /// the tokens of its hold: a wait for a change of several locks ends when one is not current.
+    pub(super) fn look(&self, session: &str, fences: &[u64], read: Read) -> Request {
         match self {
+            Self::Locks(locks) => {
+                let mut read = read;
+                if locks.iter().any(|lock| lock.is_shared) {
+                    read.wait = read.wait.map(|wait| wait.min(SHARED_CHECK_INTERVAL));
+                }
+                let keys = locks.iter().map(|lock| lock.key.clone()).collect();
+                Request::GetAll(KeysRead { keys, session: session.into(), fences: fences.into(), read })
+            }
             Self::Lock(lock) if lock.is_shared => Request::GetHeld(lock.key.clone(), session.into(), read),
             Self::Lock(lock) => Request::Get(lock.key.clone(), read),
             Self::Slot(slot) => Request::List(slot.folder(), read),
@@ -80,7 +113,7 @@ impl Goal {
     /// Returns the request that creates the session's own key, if the goal needs one first.
     pub(super) fn own_key(&self, session: &str) -> Option<Request> {
         match self {
-            Self::Lock(_) => None,
+            Self::Lock(_) | Self::Locks(_) => None,
             Self::Slot(slot) => Some(Request::Acquire(
                 slot.write(slot.own_key(session), slot.value.clone()),
                 session.into(),
@@ -101,15 +134,24 @@ impl Goal {
             Self::Lock(lock) => {
                 let entry = entries.first();
                 entry.map_or(Ok(()), |entry| lock.check(entry))?;
-                let holder = entry.and_then(|entry| entry.session.as_deref());
                 // With a queue, the acquire is sent even if others hold the lock: it waits there.
-                // A shared lock may be free beside its holder.
-                let may_be_free = lock.is_shared || holder.is_none_or(|holder| holder == session);
-                if queue_for.is_none() && !may_be_free {
+                if queue_for.is_none() && !lock.may_be_free(session, entry) {
                     return Ok(Look::Taken);
                 }
                 let acquire = if lock.is_shared { Request::AcquireShared } else { Request::Acquire };
                 Ok(Look::Free(acquire(lock.write(), session.into(), queue_for)))
+            }
+            Self::Locks(locks) => {
+                for lock in locks {
+                    let entry = lock.entry_in(entries);
+                    entry.map_or(Ok(()), |entry| lock.check(entry))?;
+                    if queue_for.is_none() && !lock.may_be_free(session, entry) {
+                        return Ok(Look::Taken);
+                    }
+                }
+                let locks = locks.iter().map(LockGoal::claim).collect();
+                let request = LocksRequest { session: session.into(), locks };
+                Ok(Look::Free(Request::AcquireAll(request, queue_for)))
             }
             Self::Slot(slot) => {
                 let mut slots = slot.slots(entries)?.unwrap_or_else(|| Slots::empty(slot.limit));
@@ -125,15 +167,29 @@ impl Goal {
         }
     }
 
-    /// Evaluates a read for a session that holds; `None` if the hold is intact.
-    pub(super) fn judge_hold(&self, session: &str, entries: &[Entry]) -> Result<Option<Loss>, Error> {
+    /// Returns the write that removes the session from the list of holders; `None` if it is not on
+    /// it.
+    pub(super) fn removal(&self, session: &str, entries: &[Entry]) -> Option<Request> {
+        let Self::Slot(slot) = self else { unreachable!("only slots have a list") };
+        // A key that is no list of holders does not name the session.
+        let Ok(Some(mut slots)) = slot.list(entries) else { return None };
+        slots.leave(session).then(|| slot.replace(&slots))
+    }
+
+    /// Evaluates a read for a session that holds with these fencing tokens; `None` if the hold is
+    /// intact. A hold of several locks ends with the first of them.
+    pub(super) fn judge_hold(
+        &self,
+        session: &str,
+        fences: &[u64],
+        entries: &[Entry],
+    ) -> Result<Option<Loss>, Error> {
         match self {
-            Self::Lock(_) => Ok(match entries.first().map(|entry| entry.session.as_deref()) {
-                None => Some(Loss::Deleted),
-                Some(None) => Some(Loss::Released),
-                Some(Some(holder)) if holder != session => Some(Loss::Taken(holder.to_owned())),
-                Some(Some(_)) => None,
-            }),
+            Self::Lock(lock) => Ok(lock.loss_in(entries.first(), session, None)),
+            Self::Locks(locks) => {
+                let mut held = locks.iter().zip(fences);
+                Ok(held.find_map(|(lock, fence)| lock.loss_in(lock.entry_in(entries), session, Some(*fence))))
+            }
             Self::Slot(slot) => {
                 // Others treat a holder without its own key as dead, so the holder must do the
                 // same.
@@ -142,6 +198,15 @@ impl Goal {
             }
         }
     }
+}
+
+/// Returns the writes that release the locks that the session still holds. Without tokens, any
+/// grant counts.
+pub(super) fn held_part(locks: &[LockGoal], session: &str, fences: &[u64], entries: &[Entry]) -> Vec<Write> {
+    let tokens = fences.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let is_held = |lock: &LockGoal, fence| lock.loss_in(lock.entry_in(entries), session, fence).is_none();
+    let held = locks.iter().zip(tokens).filter(|(lock, fence)| is_held(lock, *fence));
+    held.map(|(lock, _)| lock.write()).collect()
 }
 
 /// The use of a key by its flags, for people.
@@ -169,6 +234,32 @@ impl LockGoal {
 
     pub(super) fn write(&self) -> Write {
         Write { key: self.key.clone(), value: self.value.clone(), flags: self.flags }
+    }
+
+    fn claim(&self) -> LockClaim {
+        let mode = if self.is_shared { "shared" } else { "exclusive" }.into();
+        LockClaim { key: self.key.clone(), mode, value: Blob(self.value.clone()), flags: self.flags }
+    }
+
+    fn entry_in<'a>(&self, entries: &'a [Entry]) -> Option<&'a Entry> {
+        entries.iter().find(|entry| entry.key == self.key)
+    }
+
+    /// Returns `true` if an acquire may be granted at once. A shared lock may be free beside its
+    /// holder.
+    fn may_be_free(&self, session: &str, entry: Option<&Entry>) -> bool {
+        let holder = entry.and_then(|entry| entry.session.as_deref());
+        self.is_shared || holder.is_none_or(|holder| holder == session)
+    }
+
+    /// Returns the loss that a read shows. With a token, another grant is a loss too.
+    fn loss_in(&self, entry: Option<&Entry>, session: &str, fence: Option<u64>) -> Option<Loss> {
+        let Some(entry) = entry else { return Some(Loss::Deleted) };
+        match entry.session.as_deref() {
+            None => Some(Loss::Released),
+            Some(holder) if holder != session => Some(Loss::Taken(holder.to_owned())),
+            Some(_) => (fence.is_some() && entry.fence != fence).then_some(Loss::Released),
+        }
     }
 }
 
@@ -230,7 +321,7 @@ mod tests {
         let goal = LockGoal { key: "job".into(), value: Bytes::new(), flags: 7, is_shared: true };
         let lock = Goal::Lock(goal.clone());
         let read = Request::GetHeld("job".into(), "me".into(), Read::stale());
-        assert_eq!(lock.look("me", Read::stale()), read);
+        assert_eq!(lock.look("me", &[], Read::stale()), read);
         let held = Entry { session: Some("you".into()), flags: 7, ..Entry::default() };
         let look = lock.judge_look("me", &[held], None).expect("it is a lock");
         let Look::Free(request) = look else { panic!("it may be shared: {look:?}") };
@@ -243,7 +334,7 @@ mod tests {
             Goal::Lock(LockGoal { key: "job".into(), value: Bytes::new(), flags: 0, is_shared: false });
         let held_by = |session: Option<&str>| Entry { session: session.map(Into::into), ..Entry::default() };
         let judge = |entry: Option<Entry>| {
-            lock.judge_hold("me", entry.as_slice()).expect("a lock is never in conflict")
+            lock.judge_hold("me", &[], entry.as_slice()).expect("a lock is never in conflict")
         };
         assert_eq!(judge(Some(held_by(Some("me")))), None);
         assert_eq!(judge(Some(held_by(Some("you")))), Some(Loss::Taken("you".into())));

@@ -46,7 +46,7 @@ impl Hold {
     /// Returns the time of the first read after an acquire that is sent now; `None` for a slot,
     /// whose list of holders is read in any case.
     pub(super) fn first_grant_check(&self, now: Moment) -> Option<Moment> {
-        matches!(self.goal, Goal::Lock(_)).then(|| now + INTERVAL)
+        (!matches!(self.goal, Goal::Slot(_))).then(|| now + INTERVAL)
     }
 
     /// Reads the key beside the acquire in flight; replaces a read that was not answered in time.
@@ -58,7 +58,7 @@ impl Hold {
             let loss = cx.session.loss().cloned().unwrap_or(Loss::SessionGone);
             return self.turn_failed(Error::SessionLost(loss), cx);
         }
-        self.send_check(self.goal.look(&self.session, Read::stale()), cx);
+        self.send_check(self.look_request(Read::stale()), cx);
     }
 
     fn send_check(&mut self, request: Request, cx: &mut Context) {
@@ -72,7 +72,8 @@ impl Hold {
         self.check = None;
         match result {
             Ok(Response::Entries(entries, _)) => {
-                let asks = self.is_holder_in(&entries) || self.attempt().is_free_for_long(&entries);
+                let asks = self.goal.is_holder_in(&self.session, &entries)
+                    || self.attempt().is_free_for_long(&entries);
                 // A key of another kind is no lock.
                 if let (true, Ok(Look::Free(request))) =
                     (asks, self.goal.judge_look(&self.session, &entries, None))
@@ -82,10 +83,14 @@ impl Hold {
             }
             Ok(Response::Acquired(Acquired::Granted { fence })) => {
                 self.cancel_request(cx);
-                self.turn_gave(AttemptTurn::Granted(fence), cx);
+                self.turn_gave(AttemptTurn::Granted(fence.into_iter().collect()), cx);
+            }
+            Ok(Response::AcquiredAll(fences)) => {
+                self.cancel_request(cx);
+                self.turn_gave(AttemptTurn::Granted(fences), cx);
             }
             Ok(Response::Outdated) => {
-                self.send_check(self.goal.look(&self.session, Read::default()), cx);
+                self.send_check(self.look_request(Read::default()), cx);
             }
             Err(_) => self.check_again_in(RETRY_INTERVAL, cx),
             // Not granted: the acquire in flight goes on, and so do the reads.
@@ -99,16 +104,12 @@ impl Hold {
         }
         self.wakes_at = self.overdue_at();
     }
-
-    fn is_holder_in(&self, entries: &[Entry]) -> bool {
-        entries.first().is_some_and(|entry| entry.session.as_ref() == Some(&self.session))
-    }
 }
 
 impl Attempt {
     /// Counts a read; returns `true` if the lock was free in each of the last ones.
     fn is_free_for_long(&mut self, entries: &[Entry]) -> bool {
-        let is_free = entries.first().is_none_or(|entry| entry.session.is_none());
+        let is_free = entries.iter().all(|entry| entry.session.is_none());
         self.free_reads = if is_free { self.free_reads + 1 } else { 0 };
         is_free && self.free_reads.is_multiple_of(FREE_READS)
     }

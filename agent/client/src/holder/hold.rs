@@ -11,6 +11,7 @@ use super::outbox::{Notice, Request};
 use super::watch::Watch;
 use crate::error::Error;
 use crate::loss::Loss;
+use crate::read::Read;
 
 /// A lock or a slot of this session: its goal, its stage, and the request in flight.
 #[derive(Debug)]
@@ -20,7 +21,8 @@ pub(super) struct Hold {
     pub(super) watch_retries: Option<u32>,
     /// The session that acquires or holds it; empty before the first one.
     pub(super) session: String,
-    pub(super) fence: Option<u64>,
+    /// The fencing token of each lock.
+    pub(super) fences: Vec<u64>,
     pub(super) stage: HoldStage,
     /// The request in flight, at most one.
     pub(super) request: Option<HolderRequest>,
@@ -57,7 +59,7 @@ impl Hold {
             goal,
             watch_retries: None,
             session: String::new(),
-            fence: None,
+            fences: Vec::new(),
             stage,
             request: None,
             check: None,
@@ -133,7 +135,12 @@ impl Hold {
         }
     }
 
+    /// Returns the request that reads the current holders.
+    pub(super) fn look_request(&self, read: Read) -> Request {
+        self.goal.look(&self.session, &self.fences, read)
+    }
+
     pub(super) fn log_retry(&self, error: &Error, cx: &mut Context) {
-        cx.log(Notice::TryingAgain(self.goal.name().to_owned(), error.to_string()));
+        cx.log(Notice::TryingAgain(self.goal.name(), error.to_string()));
     }
 }

@@ -72,6 +72,15 @@ impl WaitLimit {
             Self::Once => Duration::ZERO,
         }
     }
+
+    /// Returns `true` if there is no further turn.
+    pub(super) fn is_over(self, now: Moment, is_overtaken: bool) -> bool {
+        match self {
+            // A concurrent change does not end a single try: the lock may still be free.
+            Self::Once => !is_overtaken,
+            Self::Endless | Self::Until(_) => self.left(now).is_zero(),
+        }
+    }
 }
 
 /// A session that the agent has created.
@@ -111,6 +120,8 @@ pub enum Response {
     Outdated,
     /// The outcome of an acquire.
     Acquired(Acquired),
+    /// Several locks were acquired, with these fencing tokens.
+    AcquiredAll(Vec<u64>),
     /// `true` if the conditional write was done.
     Verdict(bool),
     /// The request was done.

@@ -69,7 +69,7 @@ pub use id::{HoldId, HolderRequest};
 pub use input::{Acquisition, CreatedSession, Input, Response, WaitLimit};
 pub use moment::Moment;
 pub use node_lease::{NodeLease, NodeLeaseState, UnknownState};
-pub use outbox::{EndReason, Event, Grant, Notice, Outbox, Request, Write};
+pub use outbox::{EndReason, Event, Grant, KeysRead, Notice, Outbox, Request, Write};
 pub use slots::Slots;
 pub use state::GuardState;
 
@@ -216,11 +216,13 @@ impl Holder {
                 self.holds.insert(id, Hold::new(id, wanted));
                 self.begin_turn(id);
             }
-            Input::Written(id, value) => {
-                if let Some(Goal::Lock(lock)) = self.holds.get_mut(&id).map(|hold| &mut hold.goal) {
-                    lock.value = value;
+            Input::Written(id, value) => match self.holds.get_mut(&id).map(|hold| &mut hold.goal) {
+                Some(Goal::Lock(lock)) => lock.value = value,
+                Some(Goal::Locks(locks)) => {
+                    locks.iter_mut().for_each(|lock| lock.value = value.clone());
                 }
-            }
+                Some(Goal::Slot(_)) | None => {}
+            },
             Input::Release(id) => self.with_hold(id, Hold::release),
             Input::GiveBack(id, goal, session) => {
                 self.holds.insert(id, Hold::left_behind(id, goal, session, &mut self.cx));
@@ -298,7 +300,7 @@ impl Holder {
     /// Begins a turn of an acquisition.
     fn begin_turn(&mut self, id: HoldId) {
         let Some(hold) = self.holds.get(&id) else { return };
-        let is_same = |other: &Hold| other.goal.name() == hold.goal.name();
+        let is_same = |other: &Hold| other.goal.overlaps(&hold.goal);
         let gives_back = |other: &Hold| matches!(other.stage, HoldStage::GivingBack(_));
         let is_being_given_back = self.holds.values().any(|other| gives_back(other) && is_same(other));
         self.with_hold(id, |hold, cx| hold.begin_turn(is_being_given_back, cx));

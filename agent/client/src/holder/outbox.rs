@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::loss::Loss;
 use crate::read::Read;
 use crate::session_options::SessionOptions;
+use crate::shape::lockmesh::LocksRequest;
 use bytes::Bytes;
 use std::time::Duration;
 
@@ -42,18 +43,38 @@ pub enum Request {
     /// Reads one key as this session sees it: it is named as the holder if it is any of the shared
     /// ones.
     GetHeld(String, String, Read),
+    /// Reads several keys.
+    GetAll(KeysRead),
     /// Reads all keys with this prefix.
     List(String, Read),
     /// Acquires a lock, at once or by waiting in its queue for up to this time.
     Acquire(Write, String, Option<Duration>),
     /// The same in shared mode.
     AcquireShared(Write, String, Option<Duration>),
+    /// Acquires several locks, all or none, at once or by waiting in their queues.
+    AcquireAll(LocksRequest, Option<Duration>),
     /// Releases a lock.
     Release(Write, String),
+    /// Releases several locks, all or none.
+    ReleaseAll(Vec<Write>, String),
     /// Writes if the entry's modify index matches.
     Cas(Write, u64),
     /// Deletes a key.
     Delete(String),
+}
+
+/// A read of several keys, one after the other, as a session sees them. Absent keys are left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeysRead {
+    /// The keys.
+    pub keys: Vec<String>,
+    /// The session.
+    pub session: String,
+    /// The fencing tokens of the keys. A read with an index begins when one of them is not current,
+    /// or at the end of its wait.
+    pub fences: Vec<u64>,
+    /// Consistency, index and wait.
+    pub read: Read,
 }
 
 /// The reason why a session ends. In both cases the agent retries until it is done.
@@ -99,8 +120,9 @@ pub enum Event {
 pub struct Grant {
     /// The session that holds it.
     pub session: String,
-    /// The fencing token; `None` from an agent without fences.
-    pub fence: Option<u64>,
+    /// The fencing token of each lock, in the order of the goal; empty from an agent without
+    /// fences.
+    pub fences: Vec<u64>,
 }
 
 /// A notice for the log.

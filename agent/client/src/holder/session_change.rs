@@ -118,7 +118,7 @@ impl Holder {
     /// Returns the keys and prefixes of all holds, for the log.
     fn held_names(&self) -> Vec<String> {
         let held = self.holds.values().filter(|hold| hold.is_held());
-        held.map(|hold| hold.goal.name().to_owned()).collect()
+        held.map(|hold| hold.goal.name()).collect()
     }
 
     /// Ends the session; returns `false` if it was lost before. If its caller waits, the agent is

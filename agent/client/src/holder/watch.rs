@@ -105,7 +105,7 @@ impl Hold {
         // Consistent, because a deposed leader could show a lock as held that another session holds
         // by now.
         let read = Read::consistent().newer_than(self.watch().index, WATCH_TIMEOUT);
-        self.send(self.goal.look(&self.session, read), cx);
+        self.send(self.look_request(read), cx);
     }
 
     pub(super) fn watch_answered(&mut self, result: Result<Response, Error>, cx: &mut Context) {
@@ -121,7 +121,7 @@ impl Hold {
             return self.lose(if is_gone { Loss::SessionGone } else { verdict }, cx);
         }
         let judged = result.map(Response::entries).and_then(|(entries, index)| {
-            let verdict = self.goal.judge_hold(&self.session, &entries)?;
+            let verdict = self.goal.judge_hold(&self.session, &self.fences, &entries)?;
             Ok((verdict.or_else(|| self.regranted(&entries)), index))
         });
         match judged {

@@ -1,4 +1,4 @@
-//! The guard of a held lock: a [`HoldGuard`] that also knows the key.
+//! The guard of a held lock, or of several: a [`HoldGuard`] that also knows the keys.
 
 use crate::client::Client;
 use crate::entry::Acquired;
@@ -9,11 +9,12 @@ use crate::loss::Loss;
 use bytes::Bytes;
 use std::ops::Deref;
 
-/// A held lock. Dropping it releases the lock in the background; prefer [`LockGuard::release`].
+/// A held lock, or several: see [`Lock::many`](crate::Lock::many). Dropping it releases the lock in
+/// the background; prefer [`LockGuard::release`].
 #[derive(Debug)]
 pub struct LockGuard {
     client: Client,
-    goal: LockGoal,
+    goals: Vec<LockGoal>,
     guard: HoldGuard,
 }
 
@@ -32,16 +33,22 @@ impl From<LockGuard> for HoldGuard {
 }
 
 impl LockGuard {
-    pub(super) fn new(client: Client, goal: LockGoal, guard: HoldGuard) -> Self {
-        Self { client, goal, guard }
+    pub(super) fn new(client: Client, goals: Vec<LockGoal>, guard: HoldGuard) -> Self {
+        Self { client, goals, guard }
     }
 
-    /// Returns the key.
+    /// Returns the key; the first one of several.
     pub fn key(&self) -> &str {
-        &self.goal.key
+        self.goals.first().map_or("", |goal| &goal.key)
     }
 
-    /// Changes the value of the key while it is held.
+    /// Returns each key with its fencing token; nothing from an agent without fences.
+    pub fn fences(&self) -> impl Iterator<Item = (&str, u64)> {
+        let keys = self.goals.iter().map(|goal| goal.key.as_str());
+        keys.zip(self.guard.fences().iter().copied())
+    }
+
+    /// Changes the value of the key while it is held; of several, one after the other.
     ///
     /// # Errors
     /// [`Error::SessionLost`] if the lock is no longer held, [`Error::Conflict`] if it is shared;
@@ -51,20 +58,20 @@ impl LockGuard {
         if !self.is_held() {
             return Err(Error::SessionLost(self.lost().await));
         }
-        let LockGoal { key, flags, is_shared, .. } = &self.goal;
-        if *is_shared {
-            // A plain acquire would end the shared mode.
-            let reason = "is held in shared mode, which writes no value".into();
-            return Err(Error::Conflict { key: key.clone(), reason });
-        }
-        match self.client.kv().acquire(key, self.session(), value.clone(), *flags).await? {
-            Acquired::Granted { .. } => {
-                // The release writes a value too, and must not restore an older one.
-                self.guard.hold.written(value);
-                Ok(())
+        for LockGoal { key, flags, is_shared, .. } in &self.goals {
+            if *is_shared {
+                // A plain acquire would end the shared mode.
+                let reason = "is held in shared mode, which writes no value".into();
+                return Err(Error::Conflict { key: key.clone(), reason });
             }
-            Acquired::Refused { .. } => Err(Error::SessionLost(Loss::Released)),
+            match self.client.kv().acquire(key, self.session(), value.clone(), *flags).await? {
+                Acquired::Granted { .. } => {}
+                Acquired::Refused { .. } => return Err(Error::SessionLost(Loss::Released)),
+            }
         }
+        // The release writes a value too, and must not restore an older one.
+        self.guard.hold.written(value);
+        Ok(())
     }
 
     /// Releases the lock: see [`HoldGuard::release`].

@@ -1,4 +1,4 @@
-//! A lock on a key, and its guard.
+//! A lock on a key, or on several, and its guard.
 //!
 //! | module | contents |
 //! |---|---|
@@ -28,11 +28,11 @@ use std::time::Duration;
 /// The flags that mark a key as a lock for Consul's clients.
 pub const LOCK_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
-/// A lock that can be acquired. No request is sent before that.
+/// A lock, or several, that can be acquired. No request is sent before that.
 #[derive(Clone, Debug)]
 pub struct Lock {
     client: Client,
-    goal: LockGoal,
+    goals: Vec<LockGoal>,
     source: SessionSource,
     watch_retries: Option<u32>,
 }
@@ -40,9 +40,17 @@ pub struct Lock {
 impl Lock {
     /// Creates a lock on `key`, with a new session for each acquisition.
     pub fn new(client: &Client, key: impl Into<String>) -> Self {
+        Self::many(client, [key])
+    }
+
+    /// Creates a lock on 1 to 64 different keys. They are acquired all or none, with one position
+    /// in all their queues, so the order of the keys does not matter: no deadlock is possible. The
+    /// guard ends when any of the locks is lost. Consul's agents have only single locks.
+    pub fn many(client: &Client, keys: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let goal = |key| LockGoal { key, value: Bytes::new(), flags: LOCK_FLAGS, is_shared: false };
         Self {
             client: client.clone(),
-            goal: LockGoal { key: key.into(), value: Bytes::new(), flags: LOCK_FLAGS, is_shared: false },
+            goals: keys.into_iter().map(|key| goal(key.into())).collect(),
             source: SessionSource::Own(SessionOptions::named("Lockmesh lock")),
             watch_retries: None,
         }
@@ -56,14 +64,15 @@ impl Lock {
     /// Sets the value of the key while it is held, for example the holder's name.
     #[must_use]
     pub fn value(self, value: impl Into<Bytes>) -> Self {
-        Self { goal: LockGoal { value: value.into(), ..self.goal }, ..self }
+        let value = value.into();
+        self.with(|goal| goal.value = value.clone())
     }
 
     /// Sets other flags than those of Consul's clients, for a key that is already used with other
     /// flags.
     #[must_use]
     pub fn flags(self, flags: u64) -> Self {
-        Self { goal: LockGoal { flags, ..self.goal }, ..self }
+        self.with(|goal| goal.flags = flags)
     }
 
     /// Acquires the lock in shared mode, beside any number of others that do: readers, for example,
@@ -71,7 +80,7 @@ impl Lock {
     /// keeps its value, and all holders of a period have one fencing token.
     #[must_use]
     pub fn shared(self) -> Self {
-        Self { goal: LockGoal { is_shared: true, ..self.goal }, ..self }
+        self.with(|goal| goal.is_shared = true)
     }
 
     /// Sets the options of the lock's own session.
@@ -139,31 +148,52 @@ impl Lock {
     /// The release failed or its outcome is unknown; the lock then ends with its session.
     pub async fn give_back(&self, session: &str, overdue_at: Moment) -> Result<bool, Error> {
         let driver = self.source.driver_of_another(&self.client);
-        driver.give_back(Goal::Lock(self.goal.clone()), (session.to_owned(), overdue_at)).await
+        driver.give_back(self.goal(), (session.to_owned(), overdue_at)).await
     }
 
-    /// Deletes the lock's key unless the lock is held; returns `false` if it is.
+    /// Deletes the lock's key unless the lock is held; returns `false` if it is. Of several keys,
+    /// it deletes each that is not held.
     ///
     /// # Errors
     /// The errors of the requests. A key that is not a lock is left unchanged.
     pub async fn remove(&self) -> Result<bool, Error> {
-        let Some(entry) = self.client.kv().get(&self.goal.key, &Read::default()).await?.value else {
+        let mut is_removed = true;
+        for goal in &self.goals {
+            is_removed &= self.remove_one(goal).await?;
+        }
+        Ok(is_removed)
+    }
+
+    async fn remove_one(&self, goal: &LockGoal) -> Result<bool, Error> {
+        let Some(entry) = self.client.kv().get(&goal.key, &Read::default()).await?.value else {
             return Ok(true);
         };
-        self.goal.check(&entry)?;
+        goal.check(&entry)?;
         if entry.session.is_some() {
             return Ok(false);
         }
         // Only in the version that was read: a client that acquires the lock in between keeps it.
-        self.client.kv().delete_cas(&self.goal.key, entry.modify_index).await
+        self.client.kv().delete_cas(&goal.key, entry.modify_index).await
+    }
+
+    fn with(mut self, change: impl FnMut(&mut LockGoal)) -> Self {
+        self.goals.iter_mut().for_each(change);
+        self
+    }
+
+    fn goal(&self) -> Goal {
+        match &self.goals[..] {
+            [goal] => Goal::Lock(goal.clone()),
+            goals => Goal::Locks(goals.to_vec()),
+        }
     }
 
     async fn attempt(&self, wait_limit: WaitLimit) -> Result<Option<LockGuard>, Error> {
         let driver = self.source.driver(&self.client)?;
-        let goal = Goal::Lock(self.goal.clone());
+        let goal = self.goal();
         let acquired =
             driver.acquire(Acquisition { goal, wait_limit, watch_retries: self.watch_retries }).await?;
-        let guard = |guard| LockGuard::new(self.client.clone(), self.goal.clone(), guard);
+        let guard = |guard| LockGuard::new(self.client.clone(), self.goals.clone(), guard);
         Ok(acquired.map(|(hold, grant)| guard(HoldGuard::new(hold, grant))))
     }
 }

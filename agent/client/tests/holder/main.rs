@@ -5,6 +5,7 @@ mod acquiring;
 mod giving_back;
 mod node_lease;
 mod sessions;
+mod several;
 mod silence;
 mod slots;
 mod watching;
@@ -100,10 +101,10 @@ impl Story {
         let (look, _) = self.asked.remove(looks.expect("it looks"));
         self.handle_input(Input::Answered(look, nothing_there()));
         self.answer("acquire", granted(fence));
-        let Some(Event::Acquired(_, Ok(Some(Grant { fence: Some(found), .. })))) = self.events.last() else {
+        let Some(Event::Acquired(_, Ok(Some(Grant { fences, .. })))) = self.events.last() else {
             panic!("{:?}", self.events)
         };
-        assert_eq!(*found, fence);
+        assert_eq!(*fences, [fence]);
         self.events.clear();
     }
 
@@ -210,9 +211,11 @@ fn word(request: &Request) -> &'static str {
         Request::EndSession(_, EndReason::GivenUp(_)) => "give up",
         Request::Get(_, read) if *read == Read::stale() => "check",
         Request::Get(..) | Request::GetHeld(..) => "get",
+        Request::GetAll(wanted) if wanted.read == Read::stale() => "check",
+        Request::GetAll(_) => "get",
         Request::List(..) => "list",
-        Request::Acquire(..) | Request::AcquireShared(..) => "acquire",
-        Request::Release(..) => "release",
+        Request::Acquire(..) | Request::AcquireShared(..) | Request::AcquireAll(..) => "acquire",
+        Request::Release(..) | Request::ReleaseAll(..) => "release",
         Request::Cas(..) => "cas",
         Request::Delete(_) => "delete",
     }
