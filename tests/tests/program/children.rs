@@ -56,6 +56,49 @@ fn shared_locks_overlap_and_exclude_writer() {
 }
 
 #[test]
+fn several_locks_never_deadlock_or_overlap() {
+    let server = shared();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    // It fails if another holder of one of its locks has the folder.
+    let script = "mkdir \"$1\" \"$2\" || exit 9; sleep 0.01; rmdir \"$1\" \"$2\"";
+    std::thread::scope(|scope| {
+        for [one, other] in [["a", "b"], ["b", "a"], ["b", "c"], ["c", "a"]] {
+            let (server, path) = (&server, &path);
+            scope.spawn(move || {
+                let names = [one, other].map(|name| format!("children/several/{name}"));
+                let lock = ["lock", &at(server), "--timeout=60s", "--lock-delay=0s", &names[0], &names[1]];
+                let command = ["--", "sh", "-c", script, "sh", &path(one), &path(other)];
+                let run_once = [&lock[..], &command].concat();
+                for _ in 0..5 {
+                    let (code, _, said) = run(&run_once);
+                    assert_eq!(code, 0, "{said}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn killed_holder_passes_all_locks_on() {
+    let server = shared();
+    let lock = ["lock", &at(&server), "--lock-delay=0s"];
+    let names = ["children/all/a", "children/all/b"];
+    let text = "echo \"$LOCKMESH_FENCE\" $LOCKMESH_FENCES; sleep 1000";
+    let holder = Process::lockmesh(&[&lock[..], &names, &["--", "sh", "-c", text]].concat());
+    let said = holder.says("children/all/b/.lock=");
+    let fence = said.split(' ').next().expect("a fence");
+    assert!(said.starts_with(&format!("{fence} children/all/a/.lock={fence} children/all/b/")), "{said}");
+    let (code, _, said) = run(&[&lock[..], &["--once", "children/all/c", names[1], "--", "true"]].concat());
+    assert!(code == 120 && said.contains("children/all/b: held by \"sh\" on "), "{code} {said}");
+    server.client().get("/v1/kv/children/all/c/.lock").expect(404);
+    let next = Process::lockmesh(&[&lock[..], &["--verbose", names[1], names[0], "--", "true"]].concat());
+    next.says("waiting for children/all/b, children/all/a: children/all/b: held by ");
+    holder.signal("KILL");
+    assert_eq!(next.ends(), 0);
+}
+
+#[test]
 fn lock_reports_program_exit_status() {
     let server = shared();
     for (text, code) in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {

@@ -11,8 +11,8 @@ use std::ffi::OsString;
 const FLOCK: [(&str, &str); 4] = [
     ("-w", "here it is `--timeout DURATION`, as in `--timeout 10s`"),
     ("-E", "here the exit code is 120 if the lock is not acquired in time"),
-    ("-x", "a lock is always exclusive: leave it out"),
-    ("-s", "there are no shared locks: `lockmesh semaphore` has several holders"),
+    ("-x", "a lock is exclusive by default: leave it out"),
+    ("-s", "here it is `lockmesh lock --shared`"),
 ];
 
 /// The remedy for an option of flock(1).
@@ -166,7 +166,7 @@ mod tests {
             (["locks", "-o", "json"].as_slice(), "`-o FORMAT`: here it is `--json`"),
             (&["leave", "-o", "json"], "unexpected argument '-o' found"),
             (&["lock", "-w", "5", "n", "--", "true"], "`-w` of flock(1): here it is `--timeout DURATION`"),
-            (&["semaphore", "-n2", "-x", "n", "true"], "`-x` of flock(1): a lock is always exclusive"),
+            (&["semaphore", "-n2", "-x", "n", "true"], "`-x` of flock(1): a lock is exclusive by default"),
             (&["lock", "-v", "n", "--", "true"], "unexpected argument '-v' found"),
             (&["kv", "get", "-bogus=1", "key"], "unexpected argument '-bogus' found\n\nUsage"),
             (

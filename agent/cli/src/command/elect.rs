@@ -249,7 +249,7 @@ impl Args {
         let end = HoldToEnd {
             address: context.address.to_string(),
             token: context.token.clone(),
-            name: self.key().to_owned(),
+            names: vec![self.key().to_owned()],
             value: self.candidate().into_bytes(),
             flags: self.flags,
             ..HoldToEnd::default()

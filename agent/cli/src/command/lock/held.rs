@@ -37,18 +37,21 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Held {
     guard: HoldGuard,
+    /// The fencing token of each lock, by its key.
+    fences: Vec<(String, u64)>,
     child: Option<Child>,
 }
 
 impl From<LockGuard> for Held {
     fn from(guard: LockGuard) -> Self {
-        Self { guard: guard.into(), child: None }
+        let fences = guard.fences().map(|(key, fence)| (key.to_owned(), fence)).collect();
+        Self { guard: guard.into(), fences, child: None }
     }
 }
 
 impl From<HoldGuard> for Held {
     fn from(guard: HoldGuard) -> Self {
-        Self { guard, child: None }
+        Self { guard, fences: Vec::new(), child: None }
     }
 }
 
@@ -175,6 +178,15 @@ impl Held {
         self.guard.fence()
     }
 
+    /// The fencing tokens, for people.
+    pub fn described(&self) -> String {
+        let known = |fence: Option<u64>| fence.map_or("unknown".into(), |fence| fence.to_string());
+        match &self.fences[..] {
+            [] | [_] => format!("holding it, fence {}", known(self.fence())),
+            fences => format!("holding all, fences {}", lines(fences).join(" ")),
+        }
+    }
+
     /// The session.
     pub fn session(&self) -> &str {
         self.guard.session()
@@ -199,7 +211,7 @@ impl Held {
     /// Ends what is left of a lost hold, within a short time. The supervisor of its command goes on
     /// with it otherwise.
     pub async fn settle(self, client: &Client) {
-        let Self { guard, child } = self;
+        let Self { guard, child, .. } = self;
         guard.give_up();
         if timeout(RELEASE_TIMEOUT, client.settled()).await.is_ok() {
             hold_ended(child);
@@ -209,7 +221,9 @@ impl Held {
     /// The command's variables about it.
     fn environment(&self) -> Vec<(String, String)> {
         let fence = self.fence().map(|fence| ("LOCKMESH_FENCE".into(), fence.to_string()));
-        [("CONSUL_LOCK_HELD".into(), "true".into())].into_iter().chain(fence).collect()
+        let fences = lines(&self.fences).join("\n");
+        let fences = (!fences.is_empty()).then(|| ("LOCKMESH_FENCES".into(), fences));
+        [("CONSUL_LOCK_HELD".into(), "true".into())].into_iter().chain(fence).chain(fences).collect()
     }
 
     fn start(&self, command: Command, deadline: Moment) -> io::Result<Child> {
@@ -283,6 +297,11 @@ pub fn stand_by(words: Vec<OsString>) -> Result<Standby, CliError> {
 fn cannot_start(words: &[OsString]) -> impl Fn(io::Error) -> CliError + use<> {
     let name = words.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     move |error| CliError::NotStarted { name: name.clone(), error }
+}
+
+/// A line KEY=FENCE for each lock.
+fn lines(fences: &[(String, u64)]) -> Vec<String> {
+    fences.iter().map(|(key, fence)| format!("{key}={fence}")).collect()
 }
 
 fn hold_ended(child: Option<Child>) {

@@ -27,9 +27,11 @@ use lockmesh_client::{
     Client, DEFAULT_TTL, Error, HealthWindow, LOCK_FLAGS, Lock, Semaphore, SessionOptions,
 };
 use lockmesh_protocol::duration::{self, DurationError};
+use lockmesh_protocol::record::MAX_REQUESTED_LOCKS;
 use obstacle::Awaited;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use std::iter;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -42,9 +44,11 @@ const NAME_LENGTH: usize = 100;
 /// Hold a lock while a command runs
 ///
 /// `lockmesh lock NAME -- COMMAND ARG…` runs the command as it is. Without `--` a shell runs it, as
-/// with `consul lock`. The command gets CONSUL_LOCK_HELD=true and the fencing token LOCKMESH_FENCE
-/// in its environment. The lock is held until all processes of the command have ended. If the lock
-/// is lost, they are sent SIGTERM, and SIGKILL after 5s or half of the lock-delay; SIGKILL
+/// with `consul lock`. Several names before `--` are several locks: all of them are acquired, or
+/// none, so the order of the names does not matter. The command gets CONSUL_LOCK_HELD=true, the
+/// fencing token LOCKMESH_FENCE of the first lock, and LOCKMESH_FENCES with a line KEY=FENCE for
+/// each lock in its environment. The lock is held until all processes of the command have ended. If
+/// the lock is lost, they are sent SIGTERM, and SIGKILL after 5s or half of the lock-delay; SIGKILL
 /// immediately if the lock may already have passed on. A command that is stopped with Ctrl-Z is
 /// killed when its lock expires.
 #[derive(clap::Args, Debug)]
@@ -83,6 +87,13 @@ impl Kind {
 }
 
 impl Args {
+    fn kind(&self) -> Kind {
+        match self.holders {
+            1 => Kind::Lock { is_shared: self.shared },
+            holders => Kind::Slot(holders),
+        }
+    }
+
     /// The exit codes of our own errors.
     pub(super) fn exit_codes(&self) -> ExitCodes {
         self.options.exit_codes()
@@ -165,11 +176,7 @@ pub struct ProgramArgs {
 /// # Errors
 /// As [`hold_and_run`].
 pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
-    let kind = match args.holders {
-        1 => Kind::Lock { is_shared: args.shared },
-        holders => Kind::Slot(holders),
-    };
-    hold_and_run(context, kind, &args.options, &args.program).await
+    hold_and_run(context, args.kind(), &args.options, &args.program).await
 }
 
 /// Acquires, runs the program, releases and removes the key.
@@ -182,12 +189,13 @@ pub async fn hold_and_run(
     options: &Options,
     program: &ProgramArgs,
 ) -> Result<ExitCode, CliError> {
+    let names = program.names(kind)?;
     let words = program.words()?;
     let client = context.client()?;
     let session = options.session(program.described());
     session.check().map_err(CliError::usage)?;
-    let name = program.prefix();
-    let (wanted, awaited) = options.wanted(&client, name, kind, session)?;
+    let (wanted, awaited) = options.wanted(&client, &names, kind, session)?;
+    let name = &names.join(", ");
     // Before anything is held: from here on a signal releases it, instead of killing this process.
     let mut signals = Signals::intercept()?;
     let standby = held::stand_by(words)?;
@@ -198,7 +206,7 @@ pub async fn hold_and_run(
         never = awaited.report(&client, name), if options.verbose || io::stderr().is_terminal() => match never {},
     };
     if let Ok(Acquired::Held(held)) = acquired {
-        let command = options.command(context, name, kind, program, standby);
+        let command = options.command(context, names, kind, program, standby);
         return hold_while_running(*held, &wanted, options, command, &mut signals).await;
     }
     let reason = options.settle_unacquired(&acquired, &wanted, &awaited);
@@ -217,11 +225,8 @@ async fn hold_while_running(
     command: Command,
     signals: &mut Signals,
 ) -> Result<ExitCode, CliError> {
-    options.report_if_verbose(&format!(
-        "holding it, fence {}",
-        held.fence().map_or("unknown".into(), |fence| fence.to_string())
-    ));
-    let name = command.end.name.clone();
+    options.report_if_verbose(&held.described());
+    let name = command.end.names.join(", ");
     let ended = held.run(command, signals, std::future::pending()).await;
     // Also if the program could not be started.
     let limit = longest_hold(options.ttl, options.window);
@@ -234,6 +239,11 @@ async fn hold_while_running(
         ));
     }
     Ok(code)
+}
+
+/// The key that `consul lock` takes, so that the two exclude each other.
+fn lock_key(name: &str) -> String {
+    format!("{name}/.lock")
 }
 
 fn interrupted(name: &str, reason: Option<String>) -> String {
@@ -270,22 +280,22 @@ impl Options {
     fn wanted(
         &self,
         client: &Client,
-        name: &str,
+        names: &[String],
         kind: Kind,
         session: SessionOptions,
     ) -> Result<(Wanted, Awaited), CliError> {
         Ok(match kind {
             Kind::Lock { is_shared } => {
-                // The key that `consul lock` takes, so that the two exclude each other.
-                let key = format!("{name}/.lock");
-                let lock = Lock::new(client, key.clone()).session(session).watch_retries(self.monitor_retry);
+                let keys = names.iter().map(|name| lock_key(name));
+                let lock = Lock::many(client, keys).session(session).watch_retries(self.monitor_retry);
                 let lock = if is_shared { lock.shared() } else { lock };
-                (Wanted::Lock(lock), Awaited::Lock(key))
+                (Wanted::Lock(lock), Awaited::Locks(names.to_vec()))
             }
             Kind::Slot(slots) => {
                 let limit = usize::try_from(slots).map_err(CliError::usage)?;
-                let semaphore = Semaphore::new(client, name, limit).session(session);
-                (Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name.into()))
+                let name = names.concat();
+                let semaphore = Semaphore::new(client, &name, limit).session(session);
+                (Wanted::Slot(semaphore.watch_retries(self.monitor_retry)), Awaited::Slot(name))
             }
         })
     }
@@ -294,13 +304,13 @@ impl Options {
     fn command(
         &self,
         context: &Context,
-        name: &str,
+        names: Vec<String>,
         kind: Kind,
         program: &ProgramArgs,
         standby: Standby,
     ) -> Command {
         let slots = kind.slots();
-        let name = if slots.is_some() { name.to_owned() } else { format!("{name}/.lock") };
+        let names = if slots.is_some() { names } else { names.iter().map(|name| lock_key(name)).collect() };
         let (address, token) = (context.address.to_string(), context.token.clone());
         Command {
             standby,
@@ -308,7 +318,7 @@ impl Options {
             on_jeopardy: self.on_jeopardy,
             releases_on_exit: self.release_on_exit,
             lock_delay: self.lock_delay.unwrap_or(DEFAULT_LOCK_DELAY),
-            end: HoldToEnd { address, token, name, slots, flags: LOCK_FLAGS, ..HoldToEnd::default() },
+            end: HoldToEnd { address, token, names, slots, flags: LOCK_FLAGS, ..HoldToEnd::default() },
         }
     }
 
@@ -379,15 +389,61 @@ impl Options {
 }
 
 impl ProgramArgs {
-    /// The name without slashes at its ends, as `consul lock` takes it.
-    fn prefix(&self) -> &str {
-        self.name.trim_start_matches('/').trim_end_matches('/')
+    /// The names after the first, and the command after `--`. Without `--` there are no further
+    /// names, and the command is a text for the shell.
+    fn parts(&self) -> (&[OsString], Option<&[OsString]>) {
+        // The parser leaves a `--` behind other words to the command.
+        match self.child.iter().position(|word| word == "--") {
+            Some(at) => (&self.child[..at], Some(&self.child[at + 1..])),
+            None if self.child.is_empty() => (&[], Some(&self.command)),
+            None => (&[], None),
+        }
+    }
+
+    /// The names without slashes at their ends, as `consul lock` takes one. With a command after
+    /// `--`, all words before it are names.
+    ///
+    /// # Errors
+    /// A name is empty, an option or a duplicate, or there are too many. Nothing was tried.
+    fn names(&self, kind: Kind) -> Result<Vec<String>, CliError> {
+        let (more, _) = self.parts();
+        let mut names: Vec<String> = Vec::with_capacity(1 + more.len());
+        for word in iter::once(Some(self.name.as_str())).chain(more.iter().map(|word| word.to_str())) {
+            let Some(name) = word.map(|word| word.trim_matches('/')) else {
+                return Err(CliError::usage("NAME is not UTF-8: give the lock another name"));
+            };
+            if name.is_empty() {
+                return Err(CliError::usage("NAME is empty: give the lock a name"));
+            }
+            if let Some(hint) = absent::of_flock(name) {
+                return Err(CliError::usage(hint));
+            }
+            if name.starts_with('-') && !names.is_empty() {
+                return Err(CliError::usage(format!(
+                    "{name} is no name: write options before the names, as in `lockmesh lock --shared A B -- COMMAND`"
+                )));
+            }
+            if names.iter().any(|earlier| earlier == name) {
+                return Err(CliError::usage(format!("{name} is given twice: give each lock once")));
+            }
+            names.push(name.to_owned());
+        }
+        match (kind, names.len()) {
+            (_, 1) | (Kind::Lock { .. }, 2..=MAX_REQUESTED_LOCKS) => Ok(names),
+            (Kind::Slot(_), _) => Err(CliError::usage(
+                "a semaphore has one NAME: write the command after `--`, all of it; for several locks, leave -n out",
+            )),
+            (Kind::Lock { .. }, count) => {
+                Err(CliError::usage(format!("give at most {MAX_REQUESTED_LOCKS} locks instead of {count}")))
+            }
+        }
     }
 
     /// The file name of the program, at most [`NAME_LENGTH`] characters. Arguments may be secret,
     /// but all clients can read the name of a session.
     fn described(&self) -> String {
-        let words = if self.child.is_empty() { &self.command } else { &self.child };
+        let (_, command) = self.parts();
+        let words = command.unwrap_or(&self.child);
         let first = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
         // A text for the shell may begin with anything, such as a variable with a password.
         let first = first.split_whitespace().next().unwrap_or_default();
@@ -403,19 +459,13 @@ impl ProgramArgs {
     /// The program and its arguments.
     ///
     /// # Errors
-    /// There is no name, or not exactly one command. Nothing was tried.
+    /// There is no command. Nothing was tried.
     pub fn words(&self) -> Result<Vec<OsString>, CliError> {
-        if self.prefix().is_empty() {
-            return Err(CliError::usage("NAME is empty: give the lock a name"));
-        }
-        let (words, in_shell) = match (self.child.is_empty(), self.command.is_empty()) {
-            (true, true) => return Err(CliError::usage("no command: write it after `--`")),
-            (false, false) => {
-                return Err(CliError::usage("write the command after `--`, all of it"));
-            }
-            (true, false) => (&self.command, self.shell.unwrap_or(false)),
+        let (words, in_shell) = match self.parts().1 {
+            Some([]) => return Err(CliError::usage("no command: write it after `--`")),
+            Some(command) => (command, self.shell.unwrap_or(false)),
             // `lock NAME -c COMMAND` is the habit of flock(1), which a shell would misread.
-            (false, true) if self.child[0].as_encoded_bytes().starts_with(b"-") => {
+            None if self.child[0].as_encoded_bytes().starts_with(b"-") => {
                 let option = self.child[0].to_string_lossy();
                 if let Some(hint) = absent::of_flock(&option) {
                     return Err(CliError::usage(hint));
@@ -425,9 +475,9 @@ impl ProgramArgs {
                      -c 'COMMAND'`"
                 )));
             }
-            (false, true) => (&self.child, self.shell.unwrap_or(true)),
+            None => (&self.child[..], self.shell.unwrap_or(true)),
         };
-        Ok(if in_shell { Program::in_shell(words) } else { words.clone() })
+        Ok(if in_shell { Program::in_shell(words) } else { words.to_vec() })
     }
 }
 
@@ -485,6 +535,14 @@ mod tests {
         Args::from_arg_matches(matches)
     }
 
+    fn strings(words: &[&str]) -> Vec<String> {
+        words.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    fn names(args: &Args) -> Vec<String> {
+        args.program.names(args.kind()).expect("good names")
+    }
+
     fn words(args: &Args) -> Vec<String> {
         let words = args.program.words().expect("a command");
         words.iter().map(|word| word.to_str().expect("it was text").to_owned()).collect()
@@ -503,7 +561,7 @@ mod tests {
         let line = "lockmesh lock -n=3 -name=job -timeout=10s -child-exit-code -monitor-retry=5 -shell=false \
                     -pass-stdin -verbose a/b echo -n x";
         let args = parse(line).expect("good");
-        assert_eq!((args.holders, args.program.prefix()), (3, "a/b"));
+        assert_eq!((args.holders, names(&args)), (3, strings(&["a/b"])));
         assert_eq!(words(&args), ["echo", "-n", "x"]);
         let options = &args.options;
         assert_eq!(options.wait_limit(), WaitLimit::Within(Duration::from_secs(10)));
@@ -519,7 +577,7 @@ mod tests {
         let args =
             parse("lockmesh lock --timeout 1m30s --ttl 30s --lock-delay 0 /a/ -- sh -c exit").expect("good");
         assert_eq!(args.options.wait_limit(), WaitLimit::Within(Duration::from_secs(90)));
-        assert_eq!(args.program.prefix(), "a");
+        assert_eq!(names(&args), ["a"]);
         let session = args.options.session(String::new());
         assert_eq!((session.ttl, session.lock_delay), (Some(Duration::from_secs(30)), Some(Duration::ZERO)));
         assert_eq!(parse("lockmesh lock a -- x").expect("good").options.wait_limit(), WaitLimit::Endless);
@@ -538,6 +596,30 @@ mod tests {
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
         let args = parse("lockmesh lock --shell=true a -- echo $HOME").expect("good");
         assert_eq!(words(&args)[1..], ["-c", "echo $HOME"]);
+    }
+
+    #[test]
+    fn words_before_double_dash_are_locks() {
+        let args = parse("lockmesh lock --shared a /b/ c/d -- echo -n").expect("good");
+        assert_eq!((names(&args), words(&args)), (strings(&["a", "b", "c/d"]), strings(&["echo", "-n"])));
+        assert_eq!(args.program.described(), "echo");
+        // Without it, as `consul lock`.
+        let args = parse("lockmesh lock a b c").expect("good");
+        assert_eq!((names(&args), &words(&args)[1..]), (strings(&["a"]), &strings(&["-c", "b c"])[..]));
+        let many = (0..65).map(|name| name.to_string()).collect::<Vec<_>>().join(" ");
+        for (names, text) in [
+            ("/", "NAME is empty"),
+            ("a //", "NAME is empty"),
+            ("a b a/", "a is given twice"),
+            ("a b --shared", "before the names"),
+            ("a -w 10", "--timeout"),
+            ("-n 2 a b", "leave -n out"),
+            (many.as_str(), "at most 64 locks instead of 65"),
+        ] {
+            let args = parse(&format!("lockmesh lock {names} -- x")).expect("the shape is good");
+            let error = args.program.names(args.kind()).expect_err(names).to_string();
+            assert!(error.contains(text), "{error}");
+        }
     }
 
     #[test]
@@ -578,9 +660,7 @@ mod tests {
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
-        for line in ["lockmesh lock a", "lockmesh lock / -- x"] {
-            assert!(parse(line).expect("the shape is good").program.words().is_err(), "{line}");
-        }
+        assert!(parse("lockmesh lock a").expect("the shape is good").program.words().is_err());
     }
 
     #[test]

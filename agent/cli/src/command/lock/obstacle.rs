@@ -4,7 +4,7 @@
 //! then missing.
 
 use crate::command::instant;
-use crate::command::lock::held::report;
+use crate::command::lock::{held::report, lock_key};
 use crate::command::output::printable;
 use lockmesh_client::shape::lockmesh::{Lock, Loss};
 use lockmesh_client::{Client, Read, Slots};
@@ -28,8 +28,8 @@ const NAMED: usize = 3;
 /// The lock or slot that a command waits for.
 #[derive(Clone, Debug)]
 pub(super) enum Awaited {
-    /// The lock with this key.
-    Lock(String),
+    /// The locks with these names.
+    Locks(Vec<String>),
     /// A slot of the semaphore under this prefix.
     Slot(String),
 }
@@ -70,35 +70,47 @@ impl Awaited {
         timeout(TIMEOUT, self.found(client)).await.ok().flatten()
     }
 
+    /// The first obstacle. A grant to this process does not count: it is recognized, or released,
+    /// in a moment.
     async fn found(&self, client: &Client) -> Option<Obstacle> {
-        let obstacle = self.holders(client).await?;
-        // A grant to this process is no obstacle: it is recognized, or released, in a moment.
         let is_own = |session: &String| client.has_session(session);
-        (!obstacle.sessions.iter().any(is_own)).then_some(obstacle)
-    }
-
-    async fn holders(&self, client: &Client) -> Option<Obstacle> {
-        let read = Read::default();
+        let is_other = |obstacle: &Obstacle| !obstacle.sessions.iter().any(is_own);
         match self {
-            Self::Lock(key) => {
-                let locks = client.operator().locks(key, &read).await.ok()?.value;
-                let lock = locks.into_iter().find(|lock| lock.key == *key)?;
-                if !lock.session.is_empty() {
-                    return Some(Obstacle::held(&lock));
+            Self::Locks(names) => {
+                for name in names {
+                    let Some(found) = Obstacle::of_lock(client, name).await.filter(is_other) else {
+                        continue;
+                    };
+                    let is_single = names.len() == 1;
+                    let text = if is_single { found.text } else { format!("{name}: {}", found.text) };
+                    return Some(Obstacle { text, ..found });
                 }
-                let losses = client.operator().losses(&read).await.ok()?.value;
-                Some(Obstacle::delayed(&lock, &losses, instant::now_ms()))
+                None
             }
-            Self::Slot(prefix) => {
-                let list = client.kv().get(&format!("{prefix}/.lock"), &read).await.ok()?.value?;
-                let contenders = client.operator().locks(&format!("{prefix}/"), &read).await.ok()?.value;
-                Obstacle::full(&list.value, &contenders)
-            }
+            Self::Slot(prefix) => Obstacle::of_slot(client, prefix).await.filter(is_other),
         }
     }
 }
 
 impl Obstacle {
+    async fn of_lock(client: &Client, name: &str) -> Option<Self> {
+        let (key, read) = (lock_key(name), Read::default());
+        let locks = client.operator().locks(&key, &read).await.ok()?.value;
+        let lock = locks.into_iter().find(|lock| lock.key == key)?;
+        if !lock.session.is_empty() {
+            return Some(Self::held(&lock));
+        }
+        let losses = client.operator().losses(&read).await.ok()?.value;
+        Some(Self::delayed(&lock, &losses, instant::now_ms()))
+    }
+
+    async fn of_slot(client: &Client, prefix: &str) -> Option<Self> {
+        let read = Read::default();
+        let list = client.kv().get(&format!("{prefix}/.lock"), &read).await.ok()?.value?;
+        let contenders = client.operator().locks(&format!("{prefix}/"), &read).await.ok()?.value;
+        Self::full(&list.value, &contenders)
+    }
+
     fn held(lock: &Lock) -> Self {
         let waiting = if lock.waiters > 1 { format!(", {} waiting", lock.waiters) } else { String::new() };
         Self { sessions: vec![lock.session.clone()], text: format!("held by {}{waiting}", holder(lock)) }

@@ -52,8 +52,8 @@ pub struct HoldToEnd {
     pub address: String,
     /// The token of requests.
     pub token: Option<String>,
-    /// The key of a lock, or the prefix of a semaphore.
-    pub name: String,
+    /// The keys of the locks, or the prefix of a semaphore.
+    pub names: Vec<String>,
     /// The number of slots; `None` for a lock.
     pub slots: Option<u32>,
     /// The value and the flags that the release of a lock writes.

@@ -255,12 +255,12 @@ impl HoldToEnd {
         };
         Ok(match self.slots {
             Some(slots) => {
-                Semaphore::new(&client, self.name, slots as usize)
+                Semaphore::new(&client, self.names.concat(), slots as usize)
                     .give_back(&self.session, overdue_at)
                     .await?
             }
             None => {
-                let lock = Lock::new(&client, self.name).value(self.value).flags(self.flags);
+                let lock = Lock::many(&client, self.names).value(self.value).flags(self.flags);
                 lock.give_back(&self.session, overdue_at).await?
             }
         })
