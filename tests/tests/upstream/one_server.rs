@@ -8,6 +8,7 @@ use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::rpc::Unavailable;
 use lockmesh_server::rpc::RpcOptions;
+use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::service::{Book, Cluster, Mood, Service, SharedBook, destroy, registration, session_id};
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,7 +77,8 @@ async fn ready_calls_share_frames() {
     assert!(calls > 2000 && replies > 2000, "{calls} calls, {replies} replies");
     assert!(call_frames * 2 < calls, "{call_frames} frames for {calls} calls");
     assert!(reply_frames * 2 < replies, "{reply_frames} frames for {replies} replies");
-    assert_eq!(story.upstream.load().calls, 0);
+    // A renewal of the agent's own lease may be on its way.
+    tokio::task::block_in_place(|| wait_until(|| story.upstream.load().calls == 0));
 }
 
 #[tokio::test]

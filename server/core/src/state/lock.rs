@@ -61,7 +61,9 @@ pub(super) fn acquire(
     if let Err(closed) = is_available(&step.state.keys, &new.key, LockMode::Exclusive, session, position) {
         return Ok(closed);
     }
-    let is_new = step.state.keys.mode_held(&new.key, session) != Some(LockMode::Exclusive);
+    let keys = &step.state.keys;
+    let is_new =
+        keys.waiting.contains_key(&session) && keys.mode_held(&new.key, session) != Some(LockMode::Exclusive);
     grant(step, new, LockMode::Exclusive, session, None);
     if is_new {
         note_circle_of_grant(step, std::slice::from_ref(&new.key), session);

@@ -33,13 +33,16 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         let is_refusal = policy == "refuse";
         let policy = if is_refusal { DeadlockPolicy::Refuse } else { DeadlockPolicy::Report };
         operator.configure_deadlocks(policy).await?;
-        print_line(match policy {
-            DeadlockPolicy::Report => "Deadlocks are reported; requests that close one wait",
-            DeadlockPolicy::Refuse => "Requests that would close a deadlock are refused",
-        })?;
+        print_line("Configuration updated!")?;
         return Ok(ExitCode::SUCCESS);
     }
     let deadlocks = operator.deadlocks(&args.consistency.read()).await?;
+    if !args.output.json {
+        print_line(match deadlocks.policy {
+            DeadlockPolicy::Report => "policy is report: requests that close a deadlock wait",
+            DeadlockPolicy::Refuse => "policy is refuse: requests that would close a deadlock are refused",
+        })?;
+    }
     args.output.print(&deadlocks, table)?;
     Ok(ExitCode::SUCCESS)
 }
