@@ -30,8 +30,7 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
     let client = context.client()?;
     let operator = client.operator();
     if let Some(policy) = &args.policy {
-        let is_refusal = policy == "refuse";
-        let policy = if is_refusal { DeadlockPolicy::Refuse } else { DeadlockPolicy::Report };
+        let policy = if policy == "refuse" { DeadlockPolicy::Refuse } else { DeadlockPolicy::Report };
         operator.configure_deadlocks(policy).await?;
         print_line("Configuration updated!")?;
         return Ok(ExitCode::SUCCESS);
