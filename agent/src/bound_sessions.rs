@@ -148,7 +148,7 @@ struct Task {
     /// The watches, by session.
     watches: BTreeMap<SessionId, AbortHandle>,
     exits: JoinSet<SessionId>,
-    ends: JoinSet<(SessionId, bool)>,
+    ends: JoinSet<(SessionId, Option<LogIndex>)>,
     reading: Option<BoxFuture<List>>,
 }
 
@@ -170,7 +170,7 @@ impl Task {
                 // A watch that was ended has no result.
                 Some(exited) = self.exits.join_next() => exited.ok().map(Input::Exited),
                 Some(ended) = self.ends.join_next() => {
-                    ended.ok().map(|(session, is_done)| Input::Ended(session, is_done))
+                    ended.ok().map(|(session, index)| Input::Ended(session, index))
                 }
                 list = finished(&mut self.reading) => Some(Input::Listed(list)),
                 _ = stopping.wait_for(|stopping| *stopping) => return,
@@ -195,7 +195,7 @@ impl Task {
             self.ends.spawn(async move {
                 sleep(pause).await;
                 let ended = upstream.call(EndSession { session, reason: EndReason::ProcessExited }).await;
-                (session, ended.is_ok())
+                (session, ended.ok().flatten())
             });
         }
         for session in forget {

@@ -29,8 +29,8 @@ pub enum Input {
     Listed(Option<(LogIndex, Vec<(SessionId, ProcessBinding)>)>),
     /// The process of a watched session has exited, or never was the one it is bound to.
     Exited(SessionId),
-    /// The result of an ordered end: `true` if the session has ended.
-    Ended(SessionId, bool),
+    /// The result of an ordered end: the index at which the session has ended, or `None`.
+    Ended(SessionId, Option<LogIndex>),
 }
 
 /// Actions to execute.
@@ -57,6 +57,8 @@ pub struct BoundSessions {
 struct Bound {
     /// The index from which on every list has the session while it lives.
     since: LogIndex,
+    /// The index of the last list with the session; 0 if no list had it.
+    listed_at: LogIndex,
     /// `true` if the end of the session was ordered.
     is_ending: bool,
 }
@@ -75,7 +77,11 @@ impl BoundSessions {
         match input {
             // Unless a list was faster.
             Input::Created(session, since) => {
-                self.sessions.entry(session).or_insert(Bound { since, is_ending: false });
+                self.sessions.entry(session).or_insert(Bound {
+                    since,
+                    listed_at: LogIndex(0),
+                    is_ending: false,
+                });
             }
             Input::Listed(Some((index, listed))) => {
                 self.backoff.reset();
@@ -91,11 +97,11 @@ impl BoundSessions {
                     orders.end.push((session, Duration::ZERO));
                 }
             }
-            Input::Ended(session, true) => {
+            Input::Ended(session, Some(index)) if !self.was_listed_after(session, index) => {
                 self.sessions.remove(&session);
                 orders.forget.push(session);
             }
-            Input::Ended(session, false) => orders.end.push((session, self.backoff.next_pause())),
+            Input::Ended(session, _) => orders.end.push((session, self.backoff.next_pause())),
         }
         orders
     }
@@ -110,6 +116,12 @@ impl BoundSessions {
         self.sessions.is_empty()
     }
 
+    /// Returns whether a list behind this index has the session: a restore brought it back. The
+    /// acknowledgement is then of an end before it.
+    fn was_listed_after(&self, session: SessionId, index: LogIndex) -> bool {
+        self.sessions.get(&session).is_some_and(|bound| bound.listed_at > index)
+    }
+
     fn compare(&mut self, index: LogIndex, listed: Vec<(SessionId, ProcessBinding)>, orders: &mut Orders) {
         let here: BTreeSet<SessionId> = listed.iter().map(|(session, _)| *session).collect();
         // A list that was read before the creation of a session does not have it yet.
@@ -120,9 +132,12 @@ impl BoundSessions {
         orders.forget = gone.map(|(session, _)| *session).collect();
         self.sessions.retain(|session, _| !orders.forget.contains(session));
         for (session, binding) in listed {
-            if let Entry::Vacant(vacant) = self.sessions.entry(session) {
-                vacant.insert(Bound { since: index, is_ending: false });
-                orders.watch.push((session, binding));
+            match self.sessions.entry(session) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert(Bound { since: index, listed_at: index, is_ending: false });
+                    orders.watch.push((session, binding));
+                }
+                Entry::Occupied(mut known) => known.get_mut().listed_at = index,
             }
         }
     }
@@ -176,11 +191,24 @@ mod tests {
         assert_eq!(bound.handle(Input::Exited(session(1))), Orders::default());
         // Not before its end is acknowledged: the list may be of another state.
         assert_eq!(listed(&mut bound, 6, &[]).forget, []);
-        let [(again, pause)] = bound.handle(Input::Ended(session(1), false)).end[..] else { panic!() };
+        let [(again, pause)] = bound.handle(Input::Ended(session(1), None)).end[..] else { panic!() };
         assert!(again == session(1) && !pause.is_zero());
-        assert_eq!(bound.handle(Input::Ended(session(1), true)).forget, [session(1)]);
+        assert_eq!(bound.handle(Input::Ended(session(1), Some(LogIndex(6)))).forget, [session(1)]);
         assert_eq!(bound.handle(Input::Exited(session(1))), Orders::default(), "it is unknown now");
         // A list that was read before the end brings it back, and its process is found dead again.
         assert_eq!(listed(&mut bound, 6, &[1]).watch.len(), 1);
+    }
+
+    /// Seed 11148.
+    #[test]
+    fn restored_session_ended_again() {
+        let (mut bound, _) = BoundSessions::new(1);
+        listed(&mut bound, 5, &[1]);
+        bound.handle(Input::Exited(session(1)));
+        // A restore at 9 brings the session back before the end at 6 is acknowledged.
+        listed(&mut bound, 9, &[1]);
+        let again = bound.handle(Input::Ended(session(1), Some(LogIndex(6))));
+        assert_eq!((again.forget, again.end.len()), (Vec::new(), 1));
+        assert_eq!(bound.handle(Input::Ended(session(1), Some(LogIndex(10)))).forget, [session(1)]);
     }
 }

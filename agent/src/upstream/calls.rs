@@ -221,9 +221,10 @@ calls! {
         Acquire { locks, session, wait } => LocalCall::Acquire { locks, session, wait },
         Answered::Acquired(enqueued_at_index, applied) => (enqueued_at_index, applied)
     }
-    EndSession -> () {
+    EndSession -> Option<LogIndex> {
         EndSession { session, reason } => LocalCall::EndSession { session, reason },
-        Answered::Response(Response::Applied(_) | Response::Done) => ()
+        Answered::Response(Response::Applied(applied)) => Some(applied.index),
+        Answered::Response(Response::Done) => None
     }
     Read -> Arc<Answer> {
         Read { query, consistency, blocking } => LocalCall::Read { query, consistency, blocking },

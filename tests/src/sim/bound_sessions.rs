@@ -225,7 +225,7 @@ impl Agent {
                 if answer.is_ok() {
                     stage.hit(Mark::EndedWithProcess);
                 }
-                self.tell_bound(stage, Told::Ended(session, answer.is_ok()));
+                self.tell_bound(stage, Told::Ended(session, index_of(answer)));
             }
         }
         true
@@ -267,6 +267,14 @@ impl Agent {
         if !self.processes.living.contains(&pid) {
             stage.after(REPORT_DELAY, Event::Bound(self.place, self.life, BoundEvent::Exited(session)));
         }
+    }
+}
+
+/// Returns the index at which a session was ended.
+fn index_of(answer: &Result<Answered, Unavailable>) -> Option<LogIndex> {
+    match answer {
+        Ok(Answered::Response(Response::Applied(applied))) => Some(applied.index),
+        _ => None,
     }
 }
 
