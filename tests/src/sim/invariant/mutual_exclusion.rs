@@ -143,7 +143,7 @@ impl SharedHolds {
         self.0.get(key).is_some_and(|holders| holders.contains(session))
     }
 
-    fn is_shared(&self, key: &Key) -> bool {
+    pub(super) fn is_shared(&self, key: &Key) -> bool {
         self.0.get(key).is_some_and(|holders| !holders.is_empty())
     }
 

@@ -2,8 +2,10 @@
 //!
 //! A write with a value, a session creation and a description of a query are unique: no other
 //! client requests the same. A wait for a lock is not done if its position was given up again, even
-//! if it was granted in the meantime; after that it is granted nothing.
+//! if it was granted in the meantime; after that it is granted nothing. Its value may stay in the
+//! entry, and later grants in shared mode keep it: they write no value (seed 11332).
 
+use super::mutual_exclusion::SharedHolds;
 use super::{Fact, Invariant, Scene, ensure, is_restore};
 use crate::sim::history::Past;
 use bytes::Bytes;
@@ -20,15 +22,22 @@ pub(super) struct Outcomes {
     not_done: BTreeSet<Vec<u8>>,
     /// The values of waits that were reported as not done.
     not_granted: BTreeSet<Bytes>,
+    shared: SharedHolds,
 }
 
 impl Outcomes {
-    fn nobody_is_granted_late(&self, changes: &[Change]) -> Result<(), String> {
+    fn nobody_is_granted_late(&mut self, changes: &[Change]) -> Result<(), String> {
+        if is_restore(changes) {
+            self.shared.clear();
+        }
+        changes.iter().for_each(|change| self.shared.see(change));
         if is_restore(changes) {
             return Ok(());
         }
         let late = changes.iter().find_map(|change| match change {
-            Change::Entry(key, Some(entry)) if entry.lock.session.is_some() => {
+            Change::Entry(key, Some(entry))
+                if entry.lock.session.is_some() && !self.shared.is_shared(key) =>
+            {
                 self.not_granted.contains(&entry.value).then_some((key, &entry.lock.session))
             }
             _ => None,
