@@ -10,7 +10,7 @@ use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::{HealthWindow, NodeLease};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QuerySpec};
 use lockmesh_protocol::query::{Instance, LockInfo};
-use lockmesh_protocol::record::{Behavior, Check, Coordinate, Entry, LockMode, Node, Service, Session};
+use lockmesh_protocol::record::{Behavior, Check, Coordinate, Entry, Node, Service, Session};
 use lockmesh_protocol::reply::TxnResult;
 use lockmesh_protocol::time::Time;
 use serde::de::DeserializeOwned;
@@ -366,10 +366,7 @@ pub(super) fn lock_wait(wait: &LockWait) -> shape::lockmesh::Wait {
 fn awaited_lock(lock: &AwaitedLock) -> shape::lockmesh::AwaitedLock {
     shape::lockmesh::AwaitedLock {
         key: lock.key.to_string(),
-        mode: match lock.mode {
-            LockMode::Exclusive => "exclusive".into(),
-            LockMode::Shared => "shared".into(),
-        },
+        mode: lock.mode.as_str().into(),
         ahead: lock.ahead,
         blocked_by: lock.blocked_by.iter().map(ToString::to_string).collect(),
     }
