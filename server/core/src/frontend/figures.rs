@@ -1,5 +1,5 @@
 //! A server's current figures, for monitoring. Each is maintained incrementally; none requires a
-//! scan.
+//! scan of a table.
 
 use super::status::StatusView;
 use crate::corruption::Finding;

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The format version from which circles are searched.
-pub(super) const SINCE_FORMAT: u8 = 9;
+const SINCE_FORMAT: u8 = 9;
 
 /// The maximum number of sessions that a search visits.
 const SESSIONS_MAX: usize = 4_096;
@@ -69,6 +69,20 @@ pub(super) fn note_circle(step: &mut Step<'_>, session: SessionId, may_refuse: b
     });
     record(step, waits, refusal.is_some());
     refusal.map_or(Ok(()), |refusal| Err(Refusal::Lock(refusal)))
+}
+
+/// Returns the locks with which a grant may close a circle: those that are new to a session which
+/// waits for others.
+pub(super) fn may_close<'a>(
+    keys: &Keys,
+    locks: impl Iterator<Item = (&'a Key, LockMode)>,
+    session: SessionId,
+) -> Vec<Key> {
+    if !keys.waiting.contains_key(&session) {
+        return Vec::new();
+    }
+    let new = locks.filter(|(key, mode)| keys.mode_held(key, session) != Some(*mode));
+    new.map(|(key, _)| key.clone()).collect()
 }
 
 /// Looks for a circle that a grant closed: it passed requests that wait, for a session that waits
@@ -215,10 +229,14 @@ impl Keys {
     fn blocked(&self, session: SessionId, limit: usize) -> (Vec<(Key, SessionId)>, usize) {
         let mut compared = 0;
         let mut found = Vec::new();
-        let held = self.held.get(&session).into_iter().flatten();
+        let held = self.held.get(&session);
         let waiting = self.waiting.get(&session).into_iter().flat_map(BTreeMap::keys);
-        for key in held.chain(waiting).collect::<BTreeSet<_>>() {
+        let waiting = waiting.filter(|key| held.is_none_or(|held| !held.contains(*key)));
+        for key in held.into_iter().flatten().chain(waiting) {
             compared += 1;
+            if compared > limit {
+                return (found, compared);
+            }
             for (position, request) in self.queues.get(key).into_iter().flatten() {
                 compared += 1;
                 if compared > limit {

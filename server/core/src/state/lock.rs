@@ -8,7 +8,7 @@
 //! a lock index of its own: shared holders of one period have them in common. The entry names the
 //! oldest holder, and grants in shared mode write no value.
 
-use super::deadlock::note_circle_of_grant;
+use super::deadlock::{may_close, note_circle_of_grant};
 use super::entry::{lock_of, set_entry, write_entry};
 use super::keys::Keys;
 use super::queue::{is_passed, leave_queue, leave_queue_of_one};
@@ -61,13 +61,10 @@ pub(super) fn acquire(
     if let Err(closed) = is_available(&step.state.keys, &new.key, LockMode::Exclusive, session, position) {
         return Ok(closed);
     }
-    let keys = &step.state.keys;
-    let is_new =
-        keys.waiting.contains_key(&session) && keys.mode_held(&new.key, session) != Some(LockMode::Exclusive);
+    let wanted = std::iter::once((&new.key, LockMode::Exclusive));
+    let new_locks = may_close(&step.state.keys, wanted, session);
     grant(step, new, LockMode::Exclusive, session, None);
-    if is_new {
-        note_circle_of_grant(step, std::slice::from_ref(&new.key), session);
-    }
+    note_circle_of_grant(step, &new_locks, session);
     let entry = step.state.keys.entry(&new.key).expect("a granted lock has an entry");
     Ok(AcquireOutcome::Granted(entry))
 }

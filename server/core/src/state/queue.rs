@@ -13,7 +13,7 @@
 //!
 //! The leader measures the wait; its end is a command, as for lock-delays.
 
-use super::deadlock::{note_circle, note_circle_of_grant};
+use super::deadlock::{may_close, note_circle, note_circle_of_grant};
 use super::keys::{Keys, request_gone, request_row};
 use super::lock::{grant_requested, is_available, release, release_shared};
 use super::step::Step;
@@ -73,9 +73,8 @@ pub(super) fn acquire_locks(
                 remove_request(step, queue_position);
             }
             let request = wait.map(|_| (LogIndex(0), step.index));
-            let new =
-                |lock: &&RequestedLock| step.state.keys.mode_held(&lock.key, session) != Some(lock.mode);
-            let new: Vec<Key> = locks.iter().filter(new).map(|lock| lock.key.clone()).collect();
+            let wanted = locks.iter().map(|lock| (&lock.key, lock.mode));
+            let new = may_close(&step.state.keys, wanted, session);
             let fences = grant_all(step, locks, session, request);
             note_circle_of_grant(step, &new, session);
             return Ok(granted(fences));
