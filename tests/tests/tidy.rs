@@ -25,7 +25,7 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("server/core", most(15_590, 15_140)),
     ("server", most(9_250, 4_780)),
     ("agent/client", most(7_050, 3_480)),
-    ("agent/core", most(10_130, 7_490)),
+    ("agent/core", most(10_140, 7_500)),
     ("agent", most(14_860, 9_320)),
     ("agent/cli", most(10_920, 3_910)),
     ("agent/migrate", most(3_180, 1_450)),

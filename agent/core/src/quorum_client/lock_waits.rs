@@ -30,7 +30,7 @@ use super::input::CallToken;
 use super::outbox::{Answered, Notice};
 use super::owner::{Effort, Owner, RequestNumber, RequestResult};
 use super::requests::Upstream;
-use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
+use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{LockMode, RequestedLock};
@@ -153,12 +153,19 @@ fn is_grant(reply: &Reply) -> bool {
 }
 
 impl LockWaits {
-    /// Returns `true` if the outcome of a wait must precede this request, which is a release then.
+    /// Returns `true` if the outcome of a wait must precede this request, which releases its lock.
     pub(super) fn must_precede(&self, request: &Request) -> bool {
+        let is_unlock = |op: &TxnOp| match op {
+            TxnOp::Kv(TxnKv { verb: KvVerb::Unlock, key, session: Some(session), .. }) => {
+                SessionId::parse(session).is_some_and(|session| self.is_unresolved(key, session))
+            }
+            _ => false,
+        };
         match request {
             Request::Propose(_, Command::Kv(KvCommand::Release(entry, session))) => {
                 self.is_unresolved(&entry.key, *session)
             }
+            Request::Propose(_, Command::Txn(ops)) => !self.waits.is_empty() && ops.iter().any(is_unlock),
             _ => false,
         }
     }

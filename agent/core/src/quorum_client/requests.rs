@@ -158,7 +158,10 @@ impl PendingRequest {
     ///   long as the session, which a client that shares it between holds keeps renewing.
     /// - The end of a session, whose client may be gone.
     fn must_be_resolved(&self, cx: &Context) -> bool {
-        let is_enqueue = matches!(self.request, Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. })));
+        let is_enqueue = matches!(
+            self.request,
+            Request::Propose(_, Command::Kv(KvCommand::Enqueue { .. }) | Command::AcquireLocks { .. })
+        );
         let is_stopping = cx.is_closed || cx.in_hurry;
         match self.owner {
             Owner::LockWait(_) => is_enqueue && self.was_sent && !is_stopping,

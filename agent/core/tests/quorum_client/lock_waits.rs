@@ -1,7 +1,7 @@
 //! Lock waits: how they end, and the release of undelivered grants.
 
 use super::*;
-use lockmesh_protocol::command::NewEntry;
+use lockmesh_protocol::command::{KvVerb, NewEntry, TxnKv, TxnOp};
 use lockmesh_protocol::id::Fence;
 use lockmesh_protocol::record::{Entry, Lock};
 
@@ -9,8 +9,12 @@ const WAIT: Duration = Duration::from_secs(30);
 
 impl Story {
     fn acquire(&mut self) -> CallToken {
-        let new = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
-        self.call(LocalCall::Acquire { locks: vec![new.into()], session: session(), wait: WAIT })
+        self.acquire_keys(&["job"])
+    }
+
+    fn acquire_keys(&mut self, keys: &[&str]) -> CallToken {
+        let locks = keys.iter().map(|key| entry(key).into()).collect();
+        self.call(LocalCall::Acquire { locks, session: session(), wait: WAIT })
     }
 
     /// A wait in the queue, from the command at 20, and its parked query.
@@ -399,9 +403,13 @@ fn failed_release_is_reported() {
 /// session was shared and renewed, so the lock was held for no caller, without an end.
 #[test]
 fn grant_after_hold_timeout_released() {
-    for is_cancelled in [true, false] {
+    let one = (&["job"][..], granted());
+    let several = (&["job", "report"][..], Reply::GrantedAll(vec![Fence(3), Fence(1)]));
+    for ((keys, reply), is_cancelled) in
+        [(one.clone(), true), (one, false), (several.clone(), true), (several, false)]
+    {
         let mut story = Story::at_rest();
-        let token = story.acquire();
+        let token = story.acquire_keys(keys);
         let sent = story.only();
         if is_cancelled {
             story.handle_input(Input::Cancel(token));
@@ -416,24 +424,37 @@ fn grant_after_hold_timeout_released() {
         story.elect(B);
         let again = story.until_asked();
         let id = |asked: &Asked| match &asked.request {
-            Request::Propose(Some(id), Command::Kv(KvCommand::Enqueue { .. })) => id.sequence,
+            Request::Propose(
+                Some(id),
+                Command::Kv(KvCommand::Enqueue { .. }) | Command::AcquireLocks { .. },
+            ) => id.sequence,
             other => panic!("not an enqueue: {other:?}"),
         };
         assert_eq!(id(&again), id(&sent), "the servers know it as the same request");
-        story.answer(&again, applied(20, granted()));
+        story.answer(&again, applied(20, reply));
         let leave = story.leaves();
         story.apply(&leave, 40);
         assert!(story.asked.is_empty() && story.answers.is_empty());
     }
 }
 
+fn entry(key: &str) -> NewEntry {
+    NewEntry { key: key.into(), value: Vec::new().into(), flags: 0 }
+}
+
 fn release() -> LocalCall {
-    let entry = NewEntry { key: "job".into(), value: Vec::new().into(), flags: 0 };
-    LocalCall::Propose(Command::Kv(KvCommand::Release(entry, session())))
+    LocalCall::Propose(Command::Kv(KvCommand::Release(entry("job"), session())))
+}
+
+fn release_in_transaction() -> LocalCall {
+    let NewEntry { key, value, flags } = entry("job");
+    let (verb, session) = (KvVerb::Unlock, Some(session().to_string()));
+    let unlock = TxnKv { verb, key, value, flags, index: LogIndex(0), session };
+    LocalCall::Propose(Command::Txn(vec![TxnOp::Kv(unlock)]))
 }
 
 fn is_release(asked: &Asked) -> bool {
-    matches!(&asked.request, Request::Propose(_, Command::Kv(KvCommand::Release(..))))
+    matches!(&asked.request, Request::Propose(_, Command::Kv(KvCommand::Release(..)) | Command::Txn(_)))
 }
 
 /// `cargo sim 70232`: a release overtook the retried enqueue of its own session. The enqueue was
@@ -441,12 +462,15 @@ fn is_release(asked: &Asked) -> bool {
 #[test]
 fn release_follows_enqueue_outcome() {
     let outcomes = [(granted(), true), (granted(), false), (Reply::Succeeded(false), true)];
-    for (outcome, is_gone) in outcomes {
+    let releases = [release(), release_in_transaction()];
+    for ((outcome, is_gone), release) in
+        outcomes.into_iter().flat_map(|outcome| releases.iter().map(move |call| (outcome.clone(), call)))
+    {
         let mut story = Story::at_rest();
         let token = story.acquire();
         let enqueue = story.only();
         // The agent may notice the end of the first caller's connection later than the release.
-        let released = story.call(release());
+        let released = story.call(release.clone());
         if is_gone {
             story.handle_input(Input::Cancel(token));
         }
