@@ -635,7 +635,7 @@ impl Agent {
             Answered::Response(response) => response,
             Answered::Shared(answer) => Response::Answer((*answer).clone()),
             Answered::Acquired(mark, applied) => {
-                if let Reply::Granted { .. } = applied.reply {
+                if let Reply::Granted { .. } | Reply::GrantedAll(_) = applied.reply {
                     self.handle_input(stage, judge, Input::Heard(token));
                     if applied.index > mark {
                         stage.hit(Mark::HandedOn);

@@ -233,9 +233,6 @@ impl Agent {
 
     /// Carries out the output of the quorum client.
     pub(super) fn carry_out(&mut self, stage: &mut Stage, judge: &mut Judge, outbox: &mut Outbox) {
-        for notice in outbox.notices.drain(..) {
-            self.notice(stage, judge, notice);
-        }
         for dial in outbox.connect.drain(..) {
             self.dial(stage, judge, dial.connection, &dial.address);
         }
@@ -254,6 +251,10 @@ impl Agent {
                 let wait = stage.draw.duration(Duration::ZERO, LAST_WORD);
                 stage.after(wait, Event::Connection(self.place, number, false));
             }
+        }
+        // Last, as in the shell: they may cause local calls, which are further turns (seed 11739).
+        for notice in outbox.notices.drain(..) {
+            self.notice(stage, judge, notice);
         }
     }
 

@@ -60,6 +60,9 @@ fn unique(command: &Command) -> Option<Vec<u8>> {
         Command::Kv(KvCommand::Set(new) | KvCommand::Cas(new, _) | KvCommand::Acquire(new, _)) => {
             !new.value.is_empty()
         }
+        Command::AcquireLocks { locks, wait, .. } => {
+            wait.is_zero() && locks.iter().all(|lock| !lock.value.is_empty())
+        }
         _ => false,
     };
     is_unique.then(|| wire::encode(command))
@@ -84,6 +87,10 @@ impl Invariant for Outcomes {
             }
             Fact::ToldNotDone { command: Command::Kv(KvCommand::Enqueue { new, .. }) } => {
                 self.not_granted.insert(new.value.clone());
+                Ok(())
+            }
+            Fact::ToldNotDone { command: Command::AcquireLocks { locks, wait, .. } } if !wait.is_zero() => {
+                self.not_granted.extend(locks.iter().map(|lock| lock.value.clone()));
                 Ok(())
             }
             Fact::ToldNotDone { command } => {
