@@ -20,10 +20,11 @@ pub(super) struct Fencing {
 impl Fencing {
     fn entry(&mut self, changes: &[Change]) -> Result<(), String> {
         let restores = is_restore(changes);
-        // It lists the entries first.
+        // It lists the entries first, and may end sessions of shared holders last (seed 12358).
         if restores {
             self.shared.clear();
-            changes.iter().for_each(|change| self.shared.see(change));
+            let holds = changes.iter().filter(|change| matches!(change, Change::SharedHold(.., Some(_))));
+            holds.for_each(|change| self.shared.see(change));
         }
         changes.iter().try_for_each(|change| self.change(change, restores))
     }
