@@ -57,6 +57,8 @@ pub(super) struct HeldLocks {
     braked: Option<Time>,
     /// Locks that their guards do not believe in, with the start of the disbelief.
     unbelieved: BTreeMap<(SessionId, Key), Time>,
+    /// Locks that were free since the last check; the same session may hold them again.
+    freed: BTreeSet<Key>,
     /// Locks that their guards have believed in since the grant.
     once_believed: BTreeSet<(SessionId, Key)>,
     /// Sessions of guards whose processes died.
@@ -127,6 +129,7 @@ impl World {
         };
         self.held.restored.retain(is_held);
         self.held.once_believed.retain(is_held);
+        self.held.freed.clear();
         (0..ended).for_each(|_| self.stage.hit(Mark::UnbelievedPassedOn));
     }
 
@@ -147,7 +150,8 @@ impl World {
             }
             return;
         }
-        let since = before.get(&hold).copied().unwrap_or(now);
+        let since = before.get(&hold).filter(|_| !self.held.freed.contains(&hold.1));
+        let since = since.copied().unwrap_or(now);
         self.held.unbelieved.insert(hold.clone(), since);
         // A guard that stopped receiving renewals lost its lock to the fault. Any other guard
         // released it for a reason of its own, or has not learned of the grant.
@@ -247,6 +251,13 @@ impl World {
             self.held.restored.extend(unknown);
             return self.held.fault_everywhere(now);
         }
+        let freed = past.changes.iter().filter_map(|change| match change {
+            Change::Entry(key, entry) => {
+                entry.as_ref().is_none_or(|entry| entry.lock.session.is_none()).then(|| key.clone())
+            }
+            _ => None,
+        });
+        self.held.freed.extend(freed);
         let command = past.proposal.as_ref().map(|proposal| &proposal.command);
         if let Some(Command::AnnounceRestart(lease)) = command
             && let Some(agent) = self.judge.history.state().agent_of(*lease)
