@@ -4,7 +4,7 @@ use crate::config::{AgentConfig, HttpConfig, RegistryConfig, SessionConfig, Upst
 use crate::error::AgentError;
 use crate::events::Events;
 use crate::handover::{self, HandoverFile};
-use crate::http::{self, Access, Api, Feeds, HttpLimits, Listeners, UnixSocket};
+use crate::http::{self, Access, Api, Feeds, HttpLimits, Listeners, Rules, SharedRules, UnixSocket};
 use crate::incarnation;
 use crate::listener::Listener;
 use crate::mesh::Member;
@@ -61,6 +61,7 @@ pub struct Agent {
     identity: node::Identity,
     upstream: Upstream,
     registry: Arc<Registry>,
+    rules: SharedRules,
     has_left: AtomicBool,
     tcp: Vec<SocketAddr>,
     socket: Option<PathBuf>,
@@ -89,7 +90,7 @@ impl Agent {
         let limits = limits(&config.http, &config.session, http::serve::raise_open_files_limit());
         // Before any part is started that would have to be stopped again if this fails.
         let Sockets { listeners, endpoint, datagrams } = Sockets::bind(&config, &identity)?;
-        let access = Access::new(&config.http, config.registry.scripts)?;
+        let access = Access::new(&config)?;
         let lives = show_metrics(&identity);
         let local = local_identity(&config, &node, server);
         let upstream = start_upstream(&config, identity, &local, (&endpoint, datagrams.as_ref()))?;
@@ -101,6 +102,7 @@ impl Agent {
         let (handover, taking_over) = handover::begin(&config.data_dir, &feeds.session_watches, &upstream);
         let (tcp, socket) = (listeners.tcp_addresses(), config.http.socket_path().map(PathBuf::from));
         let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry));
+        let rules = access.rules.clone();
         let api = Api { access, feeds: feeds.clone(), reload, ..api };
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping.clone()));
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping));
@@ -108,6 +110,7 @@ impl Agent {
             identity: local,
             upstream,
             registry,
+            rules,
             has_left: AtomicBool::new(false),
             tcp,
             socket,
@@ -167,6 +170,11 @@ impl Agent {
     pub fn configure(&self, config: &AgentConfig) -> Result<(), AgentError> {
         self.registry.configure(config.configured()?)?;
         Ok(())
+    }
+
+    /// Replaces the rules for its clients. Requests under way continue.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.replace(rules);
     }
 
     /// Replaces the configured metadata of its node. The node is registered again under its lease.

@@ -23,6 +23,7 @@
 //! | `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
 //! | `pin.rs` | the file with the agent's cluster |
 //! | `node.rs` | the identity of this machine |
+//! | `accounts.rs` | the users and groups of this host |
 //! | `own_address.rs` | the address at which others reach this agent |
 //! | `incarnation.rs` | identity of this process within this boot |
 //! | `listener.rs` | the listener for challenges |
@@ -34,6 +35,7 @@
 //! | `metrics.rs` | the agent's metrics, as Prometheus text and as Consul's JSON |
 //! | `monitor.rs` | copies of the log for `GET /v1/agent/monitor` |
 
+mod accounts;
 pub mod agent;
 mod boot_clock;
 pub mod bound_sessions;

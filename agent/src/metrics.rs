@@ -48,7 +48,7 @@ lockmesh_net::metrics! {
         ];
     pub LIMITS: IntCounterVec = "lockmesh_http_limits_total",
         "Requests rejected by a limit of the HTTP API", by ["limit"], of [
-            "accept", "audit", "body_read_timeout", "body_size", "checks", "connections",
+            "accept", "access", "audit", "body_read_timeout", "body_size", "checks", "connections",
             "connections_per_client", "events", "filter", "header_read_timeout", "host", "idle_timeout",
             "monitors", "operator_over_tcp", "snapshot_size", "token", "txn_operations", "value_size",
             "watched_sessions",

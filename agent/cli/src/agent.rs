@@ -8,6 +8,7 @@ use crate::reload::Reloadable;
 use crate::signals::{Ending, Signals};
 use lockmesh_agent::agent::{Agent, AgentOptions};
 use lockmesh_agent::config::AgentConfig;
+use lockmesh_agent::http::Rules;
 use lockmesh_agent::node::NodeIdentity;
 use lockmesh_agent::reload::ReloadError;
 use lockmesh_net::{Identity, owner};
@@ -55,9 +56,12 @@ pub async fn run(config: AgentConfig, sources: Sources, until_stdin_ends: bool) 
 
 /// Gives a running agent what differs in its new configuration.
 fn take_over(agent: &Agent, before: &AgentConfig, config: &AgentConfig) -> Result<(), ReloadError> {
+    // Also without a change: members of groups are read again, and lines may have moved.
+    let rules = Rules::new(&config.access).map_err(ReloadError::invalid)?;
     if (&config.services, &config.checks) != (&before.services, &before.checks) {
         agent.configure(config).map_err(ReloadError::invalid)?;
     }
+    agent.set_rules(rules);
     if config.node_meta != before.node_meta {
         agent.set_node_meta(&config.node_meta);
     }

@@ -1,5 +1,5 @@
-//! Reload of certificates, of the log level, and of an agent's services, checks and metadata in a
-//! running process.
+//! Reload of certificates, of the log level, and of an agent's services, checks, metadata and rules
+//! for clients in a running process.
 //!
 //! **Invariant:** all new settings are read and checked before any old one is replaced. An invalid
 //! configuration is rejected as a whole, with the reason.
@@ -72,6 +72,7 @@ impl<T: Role> Reloadable<T> {
             }
             "upstream.cluster_id" => Some("upstream.cluster_id is in use".into()),
             "services" | "checks" => Some(format!("the {key} of the configuration are in use")),
+            key if key.starts_with("access.") => Some(format!("{key} is in use")),
             "node_meta" => Some("node_meta is in use".into()),
             // Reported with the certificate, if that has changed.
             key if key.starts_with("tls.") => None,

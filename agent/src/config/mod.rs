@@ -4,11 +4,13 @@
 //! `deploy/config/agent.toml` lists every key with its default and a comment; a test keeps that
 //! file equal to [`AgentConfig::default`].
 
+mod access;
 pub mod definitions;
 mod hosts;
 mod scripts;
 mod value;
 
+pub use access::{AccessConfig, Level, OVERFLOW_ID, Origins, Subject, UserRule, rule_key};
 pub use hosts::{HostPattern, HostPatternError};
 pub use scripts::Scripts;
 pub use value::{FileMode, WindowWord};
@@ -68,6 +70,8 @@ sections! {
         node: NodeConfig;
         /// The API for applications on this host.
         http: HttpConfig;
+        /// The requests that clients may send.
+        access: AccessConfig;
         /// Defaults and limits of sessions.
         session: SessionConfig;
         /// The connection to the quorum.
@@ -84,7 +88,7 @@ sections! {
     pub struct HttpConfig by Self::check_addresses {
         /// The TCP address, IPv4 or IPv6, as `ip:port`; empty for none.
         tcp: Option<SocketAddr> as "empty_is_none" = Some(SocketAddr::from(([127, 0, 0, 1], 8500)));
-        /// `true` if `tcp` may be reachable from other hosts, without any access control.
+        /// `true` if `tcp` may be reachable from other hosts, whose clients are not authenticated.
         allow_non_loopback: bool = false;
         /// The `Host` names accepted over TCP besides `localhost` and the node's name: names,
         /// suffixes such as `.svc.cluster.local`, or `*` for all. At most 64.
@@ -317,7 +321,7 @@ impl HttpConfig {
         match self.tcp {
             Some(address) if self.is_reached_by_others() && !self.allow_non_loopback => {
                 let problem = format!(
-                    "is {address}, which other hosts may reach, and there is no access control: use 127.0.0.1 or \
+                    "is {address}, which other hosts may reach, and clients are not authenticated: use 127.0.0.1 or \
                      [::1], or set `http.allow_non_loopback` if that is meant"
                 );
                 Err(ConfigError::new("http.tcp", problem))

@@ -159,7 +159,7 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    const UNIX: Peer = Peer::Unix { uid: None, pid: None, accepted_at: Duration::ZERO };
+    const UNIX: Peer = Peer::Unix { uid: None, gid: None, pid: None, accepted_at: Duration::ZERO };
 
     fn tcp(address: [u8; 4]) -> Peer {
         Peer::Tcp((address, 1).into())

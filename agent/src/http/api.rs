@@ -1,10 +1,11 @@
 //! The context of every request.
 
+use super::access::{Rules, SharedRules};
 use super::audit::Audit;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
 use crate::bound_sessions::BoundSessions;
-use crate::config::{HostPattern, HttpConfig, Scripts};
+use crate::config::{AgentConfig, HostPattern, Scripts};
 use crate::events::Events;
 use crate::metrics::Intervals;
 use crate::monitor::Monitors;
@@ -132,6 +133,8 @@ pub struct Access {
     pub allowed_hosts: Vec<HostPattern>,
     /// The only socket that accepts operator requests; `None` if every client may send them.
     pub operator_socket: Option<PathBuf>,
+    /// The ceiling on the requests of each client.
+    pub(crate) rules: SharedRules,
     pub(super) tokens: Tokens,
     pub(super) audit: Audit,
 }
@@ -173,10 +176,12 @@ impl Access {
     /// Returns the access of this configuration.
     ///
     /// # Errors
-    /// An allowed host can match no request.
-    pub fn new(http: &HttpConfig, scripts: Scripts) -> Result<Self, ConfigError> {
+    /// An allowed host can match no request, or a rule names an unknown user or group.
+    pub fn new(config: &AgentConfig) -> Result<Self, ConfigError> {
+        let AgentConfig { http, registry, access, .. } = config;
         Ok(Self {
-            scripts,
+            scripts: registry.scripts,
+            rules: Rules::new(access)?.into(),
             allowed_hosts: http.host_patterns()?,
             operator_socket: http.operator_socket().map(PathBuf::from),
             tokens: Tokens::new(http.refuse_tokens),

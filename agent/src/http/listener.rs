@@ -20,7 +20,7 @@ const KEEP_ALIVE_PROBES: u32 = 3;
 pub enum ListenError {
     /// Other hosts could reach it.
     #[error(
-        "{0} can be reached from other machines, and the HTTP API has no access control: \
+        "{0} can be reached from other machines, and the HTTP API does not authenticate clients: \
          listen on 127.0.0.1 or [::1], or allow addresses that are not loopback in the configuration"
     )]
     NotLoopback(SocketAddr),

@@ -20,6 +20,7 @@
 //! | [`serve`](mod@serve) | connections: limits, timeouts, shutdown |
 //! | `admission` | the limits on the number of connections, and reserved places |
 //! | `peer` | the client at the other end of a connection |
+//! | `access` | the rules of `[access]`: a ceiling on the requests of each client; pure |
 //! | `audit` | one log line for each operator request and each recursive delete |
 //! | `body` | the bodies of requests and responses |
 //! | `compression` | responses compressed with gzip |
@@ -51,6 +52,7 @@ mod listing;
 pub mod router;
 pub mod serve;
 
+mod access;
 mod admission;
 mod answer;
 mod audit;
@@ -69,6 +71,8 @@ mod shapes;
 mod token;
 mod unix_socket;
 
+pub use access::Rules;
+pub(crate) use access::SharedRules;
 pub use api::{Access, Api, Feeds, HttpLimits};
 pub use body::Body;
 pub use listener::{ListenError, Listeners};

@@ -14,6 +14,8 @@ pub enum Peer {
     Unix {
         /// Its user, as the kernel recorded it when the process connected (`SO_PEERCRED`).
         uid: Option<u32>,
+        /// Its effective group at that time.
+        gid: Option<u32>,
         /// Its process id at that time. It may have exited since.
         pid: Option<i32>,
         /// The time since boot at which its connection was accepted.
@@ -29,6 +31,7 @@ impl Peer {
         let credentials = socket.peer_cred().ok();
         Self::Unix {
             uid: credentials.map(|credentials| credentials.uid()),
+            gid: credentials.map(|credentials| credentials.gid()),
             pid: credentials.and_then(|credentials| credentials.pid()),
             accepted_at: since_boot(),
         }
@@ -40,6 +43,11 @@ impl Peer {
             Self::Unix { .. } => None,
             Self::Tcp(address) => Some(address.ip()),
         }
+    }
+
+    /// Returns `true` if the client connected over TCP from a loopback address.
+    pub(super) fn is_loopback(self) -> bool {
+        self.ip().is_some_and(|ip| ip.to_canonical().is_loopback())
     }
 
     /// Returns the listener's name in the metrics.
@@ -60,7 +68,7 @@ impl Peer {
 
     /// Returns the client on the Unix socket.
     pub(super) fn socket_client(self) -> Option<SocketClient> {
-        let Self::Unix { uid, pid, accepted_at } = self else { return None };
+        let Self::Unix { uid, pid, accepted_at, .. } = self else { return None };
         Some(SocketClient { pid: pid.and_then(|pid| u32::try_from(pid).ok()), user: uid, accepted_at })
     }
 

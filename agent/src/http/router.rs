@@ -3,6 +3,7 @@
 //! One table lists every endpoint. A path in it that ends with `/` matches everything below it; the
 //! longest match wins. A `*` matches any text in the middle.
 
+use super::access;
 use super::answer::{Failure, nothing, text};
 use super::api::Api;
 use super::audit::{self, Action};
@@ -92,7 +93,8 @@ fn not_printable(character: char) -> Failure {
     ))
 }
 
-/// Performs the common checks before an endpoint: query string, `OPTIONS`, method, the right to it.
+/// Performs the common checks before an endpoint: query string, `OPTIONS`, method, the right to it,
+/// token.
 async fn guarded(
     (api, peer): (&Api, Peer),
     head: &Parts,
@@ -107,32 +109,36 @@ async fn guarded(
     if head.method == Method::OPTIONS {
         return allowing(nothing(), route);
     }
-    let Some(right) = route.right(&head.method) else {
+    let Some(verb) = route.verb(&head.method) else {
         let words = format!("method {} not allowed", head.method);
         return allowing(Failure::new(StatusCode::METHOD_NOT_ALLOWED, words).into_response(), route);
     };
     // There is nothing of such a name to read, and nothing may be written under another one.
-    if is_lossy && right != Right::Read {
+    if is_lossy && verb.right != Right::Read {
         let text = "Invalid URL path: it is not UTF-8; encode names as UTF-8 before escaping them";
         return Failure::bad_request(text).into_response();
     }
     let call = Call { api, peer, head, tail, is_lossy, params };
-    let answer = match right {
-        Right::Read | Right::Write => match check_token(&call) {
-            Ok(()) => route.answer(&call, body).await,
-            Err(failure) => Err(failure),
-        },
+    let allowed = access::check(&call, [access::need_of(verb, &call)]).and_then(|()| check_token(&call));
+    let answer = match (verb.right, allowed) {
         // Boxed, so that the hot paths do not pay for it in memory.
-        Right::Operate => Box::pin(operated(&call, route, body)).await,
+        (Right::Operate, allowed) => Box::pin(operated(&call, route, body, allowed)).await,
+        (_, Ok(())) => route.answer(&call, body).await,
+        (_, Err(failure)) => Err(failure),
     };
     answer.unwrap_or_else(Failure::into_response)
 }
 
-/// Runs an operator request: only from the operators' socket, and always with a line in the audit
-/// log.
-async fn operated(call: &Call<'_>, route: &Route, body: Body) -> Result<Response<Body>, Failure> {
+/// Runs an operator request, if it is allowed: only from the operators' socket, and always with a
+/// line in the audit log.
+async fn operated(
+    call: &Call<'_>,
+    route: &Route,
+    body: Body,
+    allowed: Result<(), Failure>,
+) -> Result<Response<Body>, Failure> {
     let answer = async {
-        check_token(call)?;
+        allowed?;
         check_operator(call)?;
         route.answer(call, body).await
     };

@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn each_client_warned_once() {
         let tokens = Tokens::default();
-        let user = |uid, pid| Peer::Unix { uid: Some(uid), pid: Some(pid), accepted_at: Duration::ZERO };
+        let user =
+            |uid, pid| Peer::Unix { uid: Some(uid), gid: None, pid: Some(pid), accepted_at: Duration::ZERO };
         for (peer, expected) in [
             (tcp("10.0.0.1:4711"), Warning::First),
             (tcp("10.0.0.1:4712"), Warning::None),

@@ -9,6 +9,7 @@
 //! kernel refuses every connection.
 
 use super::listener::ListenError;
+use crate::accounts::Accounts;
 use lockmesh_net::files::FileError;
 use lockmesh_net::owner;
 use rustix::fd::OwnedFd;
@@ -269,18 +270,7 @@ fn remove_dead(path: &Path) -> Result<(), ListenError> {
 
 /// Returns the number of a group, from its name in `/etc/group` or as given.
 fn group_number(name: &str) -> Result<u32, ListenError> {
-    // By name first: a group's name may be a number.
-    let known = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    find_group(&known, name)
-        .or_else(|| name.parse().ok())
-        .ok_or_else(|| ListenError::UnknownGroup(name.into()))
-}
-
-fn find_group(file: &str, name: &str) -> Option<u32> {
-    file.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1))?.and_then(|number| number.parse().ok())
-    })
+    Accounts::read().group(name).ok_or_else(|| ListenError::UnknownGroup(name.into()))
 }
 
 #[cfg(test)]
@@ -411,10 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn group_by_name_or_number() {
-        let file = "root:x:0:\nlockmesh:x:990:alice,bob\n";
-        assert_eq!(find_group(file, "lockmesh"), Some(990));
-        assert_eq!(find_group(file, "lock"), None);
+    fn unknown_group_rejected() {
         assert_eq!(group_number("12345").unwrap(), 12345);
         assert!(matches!(group_number("no-such-group"), Err(ListenError::UnknownGroup(_))));
     }

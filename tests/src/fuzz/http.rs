@@ -155,7 +155,7 @@ pub fn http_request(data: &[u8]) {
     runtime.block_on(async {
         let turn = AtomicUsize::new(data.iter().map(|byte| usize::from(*byte)).sum());
         let quorum = Nonsense { turn };
-        let peer = Peer::Unix { uid: Some(0), pid: None, accepted_at: Duration::ZERO };
+        let peer = Peer::Unix { uid: Some(0), gid: None, pid: None, accepted_at: Duration::ZERO };
         let response = router::respond(&api(Upstream::new(Arc::new(quorum))), peer, request).await;
         // A truncated body is a valid response too; it only has to end.
         let _ = response.into_body().collect().await;

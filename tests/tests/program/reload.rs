@@ -167,6 +167,7 @@ fn sighup_reloads_server_and_agent() {
 
     let session = client.session();
     node_metadata_is_read_again(&fleet, &agent, &client, &reach);
+    rules_for_clients_are_read_again(&fleet, &agent, &client, &reach);
     assert!(client.session_info(&session).is_some());
 
     agent.signal("TERM");
@@ -194,6 +195,27 @@ fn node_metadata_is_read_again(fleet: &Fleet, agent: &Process, client: &Client, 
     agent.says("reloaded: node_meta is in use");
     fleet.config("agent", "web-1", "debug", &meta("consul-rack = \"r1\""));
     client.put("/v1/agent/reload", "").expect_text(500, "Key prefix 'consul-' is reserved");
+}
+
+fn rules_for_clients_are_read_again(fleet: &Fleet, agent: &Process, client: &Client, reach: &str) {
+    let reload = |rules: &str| {
+        let file = fleet.config("agent", "web-1", "debug", &format!("{reach}[access]\n{rules}"));
+        agent.signal("HUP");
+        file
+    };
+    let file = reload("socket = \"locks\"\n");
+    agent.says("reloaded: access.socket is in use");
+    let line = fs::read_to_string(&file).expect("it was written");
+    let line = line.lines().position(|line| line.starts_with("socket = \"locks")).expect("a rule") + 1;
+    let rule = format!("which `access.socket = \"locks\"` (line {line} of {file}) does not give");
+    client.put("/v1/kv/still", "refused").expect_text(403, &rule);
+    client.put("/v1/agent/reload", "").expect_text(403, &rule);
+    client.session();
+    let own = rustix::process::getuid().as_raw();
+    reload(&format!("socket = \"locks\"\n[[access.users]]\nuser = \"{own}\"\nprefixes = [\"sti\"]\n"));
+    agent.says("reloaded: access.users is in use");
+    client.set("still", "served");
+    client.put("/v1/kv/other", "").expect_text(403, &format!("of user \"{own}\" in `access.users` (line"));
 }
 
 /// Returns a node's metadata without the pairs that each agent reports.

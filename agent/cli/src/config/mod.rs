@@ -9,7 +9,7 @@
 mod foreign;
 mod unknown;
 
-use lockmesh_agent::config::AgentConfig;
+use lockmesh_agent::config::{AgentConfig, Origins, rule_key};
 use lockmesh_net::config::{ConfigError, LogConfig, Section, TlsConfig};
 use lockmesh_server::config::ServerConfig;
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,7 +24,7 @@ pub(crate) use unknown::{Spelling, similar};
 pub const PREFIX: &str = "LOCKMESH_CONFIG_";
 
 /// The keys whose values are lists of definitions.
-const DEFINITIONS: [&str; 2] = ["services", "checks"];
+const DEFINITIONS: [&str; 3] = ["services", "checks", "access.users"];
 
 /// The keys whose values are tables of any keys with texts.
 const MAPS: [&str; 1] = ["node_meta"];
@@ -38,13 +38,16 @@ pub trait Role: Clone + Default + Section + Serialize + DeserializeOwned {
     fn log(&self) -> &LogConfig;
 
     /// Takes over what may change while the process runs: where the certificate is, the log's
-    /// level, and the cluster, services, checks and metadata of an agent.
+    /// level, and the cluster, services, checks, metadata and rules for clients of an agent.
     fn take_reloadable(&mut self, from: &Self);
+
+    /// Records the places where the keys of `[access]` were set.
+    fn set_origins(&mut self, origins: Origins);
 }
 
 /// Both roles have the same sections for what is asked of them here.
 macro_rules! role {
-    ($config:ty, $take_own:expr) => {
+    ($config:ty, $take_own:expr, $set_origins:expr) => {
         impl Role for $config {
             fn tls(&self) -> &TlsConfig {
                 &self.tls
@@ -59,17 +62,24 @@ macro_rules! role {
                 self.log.level.clone_from(&from.log.level);
                 $take_own(self, from);
             }
+
+            fn set_origins(&mut self, origins: Origins) {
+                $set_origins(self, origins);
+            }
         }
     };
 }
 
-role!(AgentConfig, |this: &mut AgentConfig, from: &AgentConfig| {
+fn take_own(this: &mut AgentConfig, from: &AgentConfig) {
     this.upstream.cluster_id.clone_from(&from.upstream.cluster_id);
     this.services.clone_from(&from.services);
     this.checks.clone_from(&from.checks);
     this.node_meta.clone_from(&from.node_meta);
-});
-role!(ServerConfig, |_: &mut ServerConfig, _: &ServerConfig| {});
+    this.access.clone_from(&from.access);
+}
+
+role!(AgentConfig, take_own, |this: &mut AgentConfig, origins| this.access.origins = origins);
+role!(ServerConfig, |_, _| {}, |_, _| {});
 
 /// The sources of a configuration, besides its defaults.
 #[derive(Clone, Debug, Default)]
@@ -142,16 +152,21 @@ pub enum LoadError {
 pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
     let mut table = table_of(&T::default());
     let mut text = String::new();
+    let mut origins = Origins::default();
     if let Some(file) = &sources.file {
         text = std::fs::read_to_string(file)
             .map_err(|error| LoadError::Unreadable { file: file.clone(), error })?;
         merge(&mut table, parse::<T>(file, &text)?);
+        for (key, line) in lines_of_access(&text) {
+            origins.insert(&key, format!("line {line} of {}", file.display()));
+        }
     }
     for (name, value) in &sources.environment {
         if let Some(key) = name.strip_prefix(PREFIX) {
             // Variable names have no dots: an underscore stands for a dot or for itself.
             let matches = |path: &str| path.replace('.', "_").eq_ignore_ascii_case(key);
-            set::<T>(&mut table, name, (key, Spelling::Variable), matches, value)?;
+            let path = set::<T>(&mut table, name, (key, Spelling::Variable), matches, value)?;
+            origins.insert(&path, name.clone());
         }
     }
     for setting in &sources.settings {
@@ -161,14 +176,19 @@ pub fn load<T: Role>(sources: &Sources) -> Result<T, LoadError> {
             problem: "write it as key=value, for example http.tcp=127.0.0.1:8501".into(),
         })?;
         set::<T>(&mut table, &origin, (key, Spelling::Dotted), |path| path == key, value)?;
+        origins.insert(key, origin);
     }
-    let config = deserialize::<T>(table, "the configuration")?;
+    let mut config = deserialize::<T>(table, "the configuration")?;
     config.check().map_err(|error| match (&sources.file, line_of_definition(&error.key, &text)) {
         (Some(file), Some(line)) => {
             LoadError::Keys { file: file.clone(), problem: format!("line {line}: {error}") }
         }
+        _ if error.key.starts_with("access.") => {
+            LoadError::Setting { origin: origins.place(&error.key).into(), problem: error.to_string() }
+        }
         _ => error.into(),
     })?;
+    config.set_origins(origins);
     Ok(config)
 }
 
@@ -246,9 +266,25 @@ fn keys(table: &DeTable<'_>, prefix: &str, text: &str, found: &mut Vec<Key>) {
 fn line_of_definition(place: &str, text: &str) -> Option<usize> {
     let (list, number) = place.strip_suffix(']')?.split_once('[')?;
     let document = DeTable::parse(text).ok()?;
-    let DeValue::Array(definitions) = document.get_ref().get(list)?.get_ref() else { return None };
+    let mut table = document.get_ref();
+    let (sections, list) = list.rsplit_once('.').unwrap_or(("", list));
+    for section in sections.split('.').filter(|section| !section.is_empty()) {
+        let DeValue::Table(inner) = table.get(section)?.get_ref() else { return None };
+        table = inner;
+    }
+    let DeValue::Array(definitions) = table.get(list)?.get_ref() else { return None };
     let definition = definitions.get(number.parse::<usize>().ok()?)?;
     Some(line_at(text, definition.span().start))
+}
+
+/// The keys of `[access]` in a file, and each of its rules for users, with their lines.
+fn lines_of_access(text: &str) -> Vec<(String, usize)> {
+    let Ok(document) = DeTable::parse(text) else { return Vec::new() };
+    let mut found = Vec::new();
+    keys(document.get_ref(), "", text, &mut found);
+    let keys = found.into_iter().filter(|key| key.path.starts_with("access."));
+    let rules = (0..).map(rule_key).map_while(|key| line_of_definition(&key, text).map(|line| (key, line)));
+    keys.map(|key| (key.path, key.line)).chain(rules).collect()
 }
 
 fn line_at(text: &str, position: usize) -> usize {
@@ -271,13 +307,14 @@ fn merge(into: &mut Table, from: Table) {
 }
 
 /// Sets the one key whose path is wanted to the value that a text spells for a value of its kind.
+/// Returns the path.
 fn set<T: Role>(
     table: &mut Table,
     origin: &str,
     (name, spelling): (&str, Spelling),
     wanted: impl Fn(&str) -> bool,
     text: &str,
-) -> Result<(), LoadError> {
+) -> Result<String, LoadError> {
     let failed = |problem: String| LoadError::Setting { origin: origin.into(), problem };
     let defaults = table_of(&T::default());
     let known = paths(&defaults);
@@ -304,7 +341,7 @@ fn set<T: Role>(
         _ => Value::from(text),
     };
     // One setting at a time, so that the error names the one that is wrong.
-    deserialize::<T>(table.clone(), origin).map(|_| ()).map_err(|error| match error {
+    deserialize::<T>(table.clone(), origin).map(|_| path.clone()).map_err(|error| match error {
         LoadError::Setting { problem, .. } => failed(format!("{problem}{}", zone_advice(&problem, text))),
         other => other,
     })
@@ -359,6 +396,7 @@ fn at<'a>(table: &'a mut Table, path: &str) -> Option<&'a mut Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lockmesh_agent::config::Level;
     use lockmesh_protocol::duration;
     use std::io::Write;
 
@@ -496,7 +534,55 @@ mod tests {
             (configured.services.len(), configured.services[0].checks.len(), configured.checks.len());
         assert_eq!(counts, (1, 1, 1), "{text}");
         assert_eq!(config.node_meta, [("rack".to_owned(), "r1".to_owned())].into());
-        assert_eq!(load_agent(&text_of(&config), &[], &[]).expect("it is good"), config);
+        let mut again = load_agent(&text_of(&config), &[], &[]).expect("it is good");
+        again.access.origins.clone_from(&config.access.origins);
+        assert_eq!(again, config, "except the lines");
+    }
+
+    #[test]
+    fn access_keys_keep_their_place() {
+        let text = "[access]\ntcp = \"locks\"\nsocket = \"read\"\nremote = \"read\"\n\n[[access.users]]\nuser = \"0\"\n\
+                    [[access.users]]\ngroup = \"0\"\nprefixes = [\"a\"]\n";
+        let environment =
+            [("LOCKMESH_CONFIG_ACCESS_SOCKET", "locks"), ("LOCKMESH_CONFIG_ACCESS_REMOTE", "locks")];
+        let settings = ["access.remote=all", "access.remote_prefixes=a/,b/"];
+        let access = load_agent(text, &environment, &settings).expect("it is good").access;
+        assert_eq!((access.tcp, access.socket, access.remote), (Level::Locks, Level::Locks, Level::All));
+        assert_eq!(access.remote_prefixes, ["a/", "b/"]);
+        let place = |key| access.origins.place(key).to_owned();
+        assert!(place("access.tcp").starts_with("line 2 of /"), "{access:?}");
+        assert_eq!(place("access.socket"), "LOCKMESH_CONFIG_ACCESS_SOCKET");
+        assert_eq!(place("access.remote"), "--set access.remote=all");
+        assert_eq!(place("access.tcp_prefixes"), "the default");
+        assert!(place("access.users[0]").starts_with("line 6 of "), "{access:?}");
+        assert!(place("access.users[1]").starts_with("line 8 of "), "{access:?}");
+    }
+
+    #[test]
+    fn invalid_access_error_includes_line() {
+        for (text, problem) in [
+            ("[access]\ntcp = \"write\"\n", "line 2"),
+            ("[access]\ntpc = \"all\"\n", ": line 2: unknown key `access.tpc`; did you mean `access.tcp`?"),
+            ("[[access.users]]\nuser = \"0\"\nright = \"all\"\n", "line 3"),
+            (
+                "[access]\nusers = [\n { user = \"0\" },\n { user = \"\" } ]\n",
+                ": line 4: `access.users[1]` must have",
+            ),
+            (
+                "\n[[access.users]]\ngroup = \"no-such\"\n",
+                ": line 2: `access.users[0]` names the unknown group",
+            ),
+            ("\n[access]\ntcp_prefixes = [\"/a\"]\n", ": `access.tcp_prefixes` has the prefix \"/a\""),
+        ] {
+            let refused = complaint(text, &[], &[]);
+            assert!(refused.contains(problem), "{refused}");
+        }
+        let slash = "\n[access]\ntcp_prefixes = [\"/a\"]\n";
+        assert!(complaint(slash, &[], &[]).starts_with("line 3 of "));
+        let set = complaint(slash, &[], &["access.tcp_prefixes=/b"]);
+        assert!(set.starts_with("--set access.tcp_prefixes=/b: `access.tcp_prefixes` has"), "{set}");
+        let refused = complaint("", &[], &["access.users=root"]);
+        assert!(refused.ends_with("define access.users in the configuration file, as `[[access.users]]`"));
     }
 
     #[test]

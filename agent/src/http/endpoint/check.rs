@@ -4,13 +4,14 @@
 //! A write is answered when it is stored and the catalog is updated, or after a short while if the
 //! catalog cannot be reached.
 
+use super::super::access::{self, Keys, Need};
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
 use super::super::peer::Peer;
 use super::super::shapes;
-use crate::config::Scripts;
+use crate::config::{Level, Scripts};
 use crate::definitions::{DefinitionError, parse_check_registration};
 use crate::go::json::{JsonError, Object, first_value};
 use crate::go::number::parse_bool;
@@ -91,10 +92,13 @@ pub(super) fn check_scripts<'a>(
     call: &Call<'_>,
     checks: impl IntoIterator<Item = &'a NewCheck>,
 ) -> Result<(), Failure> {
-    let is_permitted =
-        call.api.access.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. });
-    if is_permitted || !checks.into_iter().any(NewCheck::runs_script) {
+    if !checks.into_iter().any(NewCheck::runs_script) {
         return Ok(());
+    }
+    if call.api.access.scripts == Scripts::UnixSocket && matches!(call.peer, Peer::Unix { .. }) {
+        // It runs as the agent's user, who may do everything.
+        let instead = "register a check without a script";
+        return access::check(call, [Need { level: Level::All, keys: Keys::All, instead }]);
     }
     Err(Failure::refused(
         "Scripts are disabled on this agent from remote calls; to enable, set 'registry.scripts' to \

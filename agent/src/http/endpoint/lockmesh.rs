@@ -1,12 +1,14 @@
 //! `/v1/lockmesh/…`: extensions to Consul's API. Holders of locks, requests that wait, deadlocks,
 //! the verification of fencing tokens, and the causes of lost locks.
 
+use super::super::access::{self, Keys, Need};
 use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::{Call, ReadOptions};
 use super::super::listing::Piece;
 use super::super::shapes;
 use super::kv;
+use crate::config::Level;
 use crate::loss;
 use crate::upstream::calls::Acquire;
 use http::{Method, Response};
@@ -77,6 +79,7 @@ pub(super) async fn verify_fences(call: &Call<'_>, body: Body) -> Result<Respons
     }
     let deadline = call.lock_wait()?.map(|wait| Instant::now() + wait);
     let claims = parse_claims(&call.small_body(body).await?)?;
+    check_keys(call, Level::Read, claims.iter().map(|claim| claim.key.as_str()))?;
     let keys: Vec<Key> = claims.iter().map(|claim| Key::from(claim.key.as_str())).collect();
     let mut blocking = None;
     loop {
@@ -102,6 +105,7 @@ pub(super) async fn acquire(call: &Call<'_>, body: Body) -> Result<Response<Body
     let too_large =
         |_| format!("The request is longer than {limit} bytes, the maximum: acquire fewer locks at once");
     let request = parse_request(&call.body(body, limit, too_large).await?)?;
+    check_keys(call, Level::Locks, request.locks.iter().map(|lock| lock.key.as_str()))?;
     let keys: Vec<Key> = request.locks.iter().map(|lock| lock.key.as_str().into()).collect();
     let (locks, session) = (requested(request.locks)?, kv::named_session(&request.session));
     let sorted: Vec<Key> = locks.iter().map(|lock| lock.key.clone()).collect();
@@ -133,6 +137,11 @@ pub(super) async fn acquire(call: &Call<'_>, body: Body) -> Result<Response<Body
         Some(remaining) => answer::with_lock_delay(response, remaining),
         None => response,
     })
+}
+
+/// Rejects a request unless its client may use all of these keys.
+fn check_keys<'a>(call: &Call<'_>, level: Level, keys: impl Iterator<Item = &'a str>) -> Result<(), Failure> {
+    access::check(call, keys.map(|key| Need { level, keys: Keys::Below(key), instead: "" }))
 }
 
 fn parse_request(body: &[u8]) -> Result<LocksRequest, Failure> {

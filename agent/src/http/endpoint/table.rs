@@ -1,5 +1,5 @@
-//! The table of all endpoints: path, methods with the right that each needs, and handler. An
-//! endpoint without one of these does not compile.
+//! The table of all endpoints: path, methods with the right that each needs and the place of its
+//! keys, and handler. An endpoint without path, methods or handler does not compile.
 
 use super::{
     agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
@@ -13,28 +13,56 @@ use http::{Method, Response};
 use lockmesh_protocol::record::CheckStatus;
 
 const GET: &[Verb] = &[read(Method::GET)];
+/// Sessions, and services and checks of this agent.
+const PUT_LOCK: &[Verb] = &[lock(Method::PUT)];
 const PUT: &[Verb] = &[write(Method::PUT)];
 /// An operator's write.
 const OPERATE: &[Verb] = &[operate(Method::PUT)];
-/// An operator's read: what no other user of the host needs to see.
-const OPERATE_GET: &[Verb] = &[operate(Method::GET)];
-const BACKUPS: &[Verb] = &[operate(Method::GET), operate(Method::PUT)];
+/// The log, which names keys, and backups.
+const MONITOR: &[Verb] = &[verb(Method::GET, Right::Operate, KeyPlace::All)];
+const BACKUPS: &[Verb] =
+    &[verb(Method::GET, Right::Operate, KeyPlace::All), verb(Method::PUT, Right::Operate, KeyPlace::All)];
 /// Settings that every client reads and operators change.
 const GET_OR_OPERATE: &[Verb] = &[read(Method::GET), operate(Method::PUT)];
 const OPERATE_DELETE: &[Verb] = &[operate(Method::DELETE)];
 const OPERATE_POST: &[Verb] = &[operate(Method::POST)];
-const KEYS: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+const KEYS: &[Verb] = &[
+    verb(Method::GET, Right::Read, KeyPlace::Path),
+    verb(Method::PUT, PUT_KEY, KeyPlace::Path),
+    verb(Method::DELETE, DELETE_KEY, KeyPlace::Path),
+];
+const OPERATIONS: &[Verb] = &[verb(Method::PUT, Right::Operations, KeyPlace::Body)];
 const QUERIES: &[Verb] = &[read(Method::GET), write(Method::POST)];
+const QUERY: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+/// Locks and waits below `?prefix`.
+const BELOW: &[Verb] = &[verb(Method::GET, Right::Read, KeyPlace::Prefix)];
+/// A list without `?prefix`.
+const LOSSES: &[Verb] = &[verb(Method::GET, Right::Read, KeyPlace::All)];
+const DEADLOCKS: &[Verb] = &[verb(Method::GET, Right::Read, KeyPlace::All), operate(Method::PUT)];
+const ACQUIRE: &[Verb] = &[verb(Method::PUT, Right::Lock, KeyPlace::Body)];
+const VERIFY: &[Verb] = &[verb(Method::PUT, Right::Read, KeyPlace::Body)];
 /// Endpoints for monitoring.
 const GET_OR_HEAD: &[Verb] = &[read(Method::GET), read(Method::HEAD)];
 
-/// The kind of a request, which decides which clients may send it.
+const PUT_KEY: Right =
+    Right::WriteUnless(&["acquire", "release", "cas"], "add `acquire`, `release` or `cas` to the query");
+const DELETE_KEY: Right = Right::WriteUnless(&["cas"], "add `cas` to the query");
+
+/// The kind of a request, which decides which clients may send it. The rules of `[access]` compare
+/// its level: see [`crate::http::access`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::http) enum Right {
-    /// Changes nothing. Open to every client.
+    /// Changes nothing.
     Read,
-    /// A write of an application: keys, sessions, checks, events, the catalog. Open to every
-    /// client, as in Consul without access control.
+    /// Changes what depends on the client itself: its sessions and locks, and services and checks
+    /// of this agent.
+    Lock,
+    /// A write of a key: unconditional, unless the query has one of these parameters. Otherwise
+    /// equal to [`Right::Lock`]. The text advises a client that may not write unconditionally.
+    WriteUnless(&'static [&'static str], &'static str),
+    /// Each operation of the body needs its own right.
+    Operations,
+    /// Any other write of an application: events, the catalog, prepared queries.
     Write,
     /// Changes the servers, the mesh, this agent or its node's membership; reads or replaces the
     /// whole state at once; or reads this agent's log. Accepted only on the Unix socket, if there
@@ -42,23 +70,47 @@ pub(in crate::http) enum Right {
     Operate,
 }
 
-/// A method of a route, and the right that it needs.
+/// The part of a request that names keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum KeyPlace {
+    /// None: the request reads and writes no keys.
+    None,
+    /// The rest of the path: a key or a prefix.
+    Path,
+    /// `?prefix`.
+    Prefix,
+    /// The body, which the endpoint has judged.
+    Body,
+    /// The response or the body may have any key.
+    All,
+}
+
+/// A method of a route, the right that it needs, and the part of the request that names keys.
 #[derive(Debug)]
 pub(in crate::http) struct Verb {
     pub(in crate::http) method: Method,
     pub(in crate::http) right: Right,
+    pub(in crate::http) keys: KeyPlace,
+}
+
+const fn verb(method: Method, right: Right, keys: KeyPlace) -> Verb {
+    Verb { method, right, keys }
 }
 
 const fn read(method: Method) -> Verb {
-    Verb { method, right: Right::Read }
+    verb(method, Right::Read, KeyPlace::None)
+}
+
+const fn lock(method: Method) -> Verb {
+    verb(method, Right::Lock, KeyPlace::None)
 }
 
 const fn write(method: Method) -> Verb {
-    Verb { method, right: Right::Write }
+    verb(method, Right::Write, KeyPlace::None)
 }
 
 const fn operate(method: Method) -> Verb {
-    Verb { method, right: Right::Operate }
+    verb(method, Right::Operate, KeyPlace::None)
 }
 
 /// An endpoint's path and methods.
@@ -101,9 +153,9 @@ macro_rules! endpoints {
 // Rare ones are boxed, so that a waiting request on a key costs little memory.
 endpoints! { |call, body|
     Kv                     "/v1/kv/"                              KEYS           => kv::run(call, body).await,
-    SessionCreate          "/v1/session/create"                   PUT            => Box::pin(session::create(call, body)).await,
-    SessionDestroy         "/v1/session/destroy/"                 PUT            => session::destroy(call).await,
-    SessionRenew           "/v1/session/renew/"                   PUT            => session::renew(call).await,
+    SessionCreate          "/v1/session/create"                   PUT_LOCK       => Box::pin(session::create(call, body)).await,
+    SessionDestroy         "/v1/session/destroy/"                 PUT_LOCK       => session::destroy(call).await,
+    SessionRenew           "/v1/session/renew/"                   PUT_LOCK       => session::renew(call).await,
     SessionInfo            "/v1/session/info/"                    GET            => session::info(call).await,
     SessionNode            "/v1/session/node/"                    GET            => session::node(call).await,
     SessionList            "/v1/session/list"                     GET            => session::list(call).await,
@@ -112,7 +164,7 @@ endpoints! { |call, body|
     EventList              "/v1/event/list"                       GET            => Box::pin(event::list(call)).await,
     StatusLeader           "/v1/status/leader"                    GET            => status::leader(call).await,
     StatusPeers            "/v1/status/peers"                     GET            => status::peers(call).await,
-    Txn                    "/v1/txn"                              PUT            => Box::pin(txn::run(call, body)).await,
+    Txn                    "/v1/txn"                              OPERATIONS     => Box::pin(txn::run(call, body)).await,
     CatalogRegister        "/v1/catalog/register"                 PUT            => Box::pin(registration::register(call, body)).await,
     CatalogDeregister      "/v1/catalog/deregister"               PUT            => Box::pin(registration::deregister(call, body)).await,
     CatalogDatacenters     "/v1/catalog/datacenters"              GET            => catalog::datacenters(call),
@@ -134,7 +186,7 @@ endpoints! { |call, body|
     CoordinateNode         "/v1/coordinate/node/"                 GET            => coordinate::node(call).await,
     CoordinateUpdate       "/v1/coordinate/update"                PUT            => Box::pin(coordinate::update(call, body)).await,
     Queries                "/v1/query"                            QUERIES        => Box::pin(prepared_query::all(call, body)).await,
-    Query                  "/v1/query/"                           KEYS           => Box::pin(prepared_query::one(call, body)).await,
+    Query                  "/v1/query/"                           QUERY          => Box::pin(prepared_query::one(call, body)).await,
     QueryExecute           "/v1/query/*/execute"                  GET            => Box::pin(prepared_query::execute(call)).await,
     QueryExplain           "/v1/query/*/explain"                  GET            => Box::pin(prepared_query::explain(call)).await,
     AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
@@ -146,20 +198,20 @@ endpoints! { |call, body|
     AgentMetrics           "/v1/agent/metrics"                    GET            => agent::metrics(call),
     AgentHost              "/v1/agent/host"                       GET            => machine::host(call).await,
     AgentVersion           "/v1/agent/version"                    GET            => agent::version(call),
-    AgentMonitor           "/v1/agent/monitor"                    OPERATE_GET    => agent::monitor(call),
+    AgentMonitor           "/v1/agent/monitor"                    MONITOR        => agent::monitor(call),
     AgentReload            "/v1/agent/reload"                     OPERATE        => agent::reload(call).await,
     AgentChecks            "/v1/agent/checks"                     GET            => Box::pin(check::list(call)).await,
-    CheckRegister          "/v1/agent/check/register"             PUT            => Box::pin(check::register(call, body)).await,
-    CheckDeregister        "/v1/agent/check/deregister/"          PUT            => Box::pin(check::deregister(call)).await,
-    CheckPass              "/v1/agent/check/pass/"                PUT            => Box::pin(check::report(call, CheckStatus::Passing)).await,
-    CheckWarn              "/v1/agent/check/warn/"                PUT            => Box::pin(check::report(call, CheckStatus::Warning)).await,
-    CheckFail              "/v1/agent/check/fail/"                PUT            => Box::pin(check::report(call, CheckStatus::Critical)).await,
-    CheckUpdate            "/v1/agent/check/update/"              PUT            => Box::pin(check::update(call, body)).await,
+    CheckRegister          "/v1/agent/check/register"             PUT_LOCK       => Box::pin(check::register(call, body)).await,
+    CheckDeregister        "/v1/agent/check/deregister/"          PUT_LOCK       => Box::pin(check::deregister(call)).await,
+    CheckPass              "/v1/agent/check/pass/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Passing)).await,
+    CheckWarn              "/v1/agent/check/warn/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Warning)).await,
+    CheckFail              "/v1/agent/check/fail/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Critical)).await,
+    CheckUpdate            "/v1/agent/check/update/"              PUT_LOCK       => Box::pin(check::update(call, body)).await,
     AgentServices          "/v1/agent/services"                   GET            => Box::pin(service::list(call)).await,
     AgentService           "/v1/agent/service/"                   GET            => Box::pin(service::info(call)).await,
-    ServiceRegister        "/v1/agent/service/register"           PUT            => Box::pin(service::register(call, body)).await,
-    ServiceDeregister      "/v1/agent/service/deregister/"        PUT            => Box::pin(service::deregister(call)).await,
-    ServiceMaintenance     "/v1/agent/service/maintenance/"       PUT            => Box::pin(service::maintain(call)).await,
+    ServiceRegister        "/v1/agent/service/register"           PUT_LOCK       => Box::pin(service::register(call, body)).await,
+    ServiceDeregister      "/v1/agent/service/deregister/"        PUT_LOCK       => Box::pin(service::deregister(call)).await,
+    ServiceMaintenance     "/v1/agent/service/maintenance/"       PUT_LOCK       => Box::pin(service::maintain(call)).await,
     ServiceHealthById      "/v1/agent/health/service/id/"         GET            => service::health_by_id(call),
     ServiceHealthByName    "/v1/agent/health/service/name/"       GET            => service::health_by_name(call),
     RaftConfiguration      "/v1/operator/raft/configuration"      GET            => Box::pin(operator::configuration(call)).await,
@@ -171,21 +223,21 @@ endpoints! { |call, body|
     GossipRotate           "/v1/operator/gossip/rotate"           OPERATE        => Box::pin(gossip::rotate(call)).await,
     Snapshot               "/v1/snapshot"                         BACKUPS        => Box::pin(snapshot::run(call, body)).await,
     Servers                "/v1/lockmesh/servers"                 GET_OR_OPERATE => Box::pin(operator::servers(call)).await,
-    Locks                  "/v1/lockmesh/locks"                   GET            => lockmesh::locks(call).await,
-    AcquireLocks           "/v1/lockmesh/acquire"                 PUT            => Box::pin(lockmesh::acquire(call, body)).await,
-    VerifyFences           "/v1/lockmesh/fence/verify"            PUT            => lockmesh::verify_fences(call, body).await,
-    Losses                 "/v1/lockmesh/losses"                  GET            => lockmesh::losses(call).await,
-    Waits                  "/v1/lockmesh/waits"                   GET            => lockmesh::waits(call).await,
-    Deadlocks              "/v1/lockmesh/deadlocks"               GET_OR_OPERATE => Box::pin(lockmesh::deadlocks(call, body)).await,
+    Locks                  "/v1/lockmesh/locks"                   BELOW          => lockmesh::locks(call).await,
+    AcquireLocks           "/v1/lockmesh/acquire"                 ACQUIRE        => Box::pin(lockmesh::acquire(call, body)).await,
+    VerifyFences           "/v1/lockmesh/fence/verify"            VERIFY         => lockmesh::verify_fences(call, body).await,
+    Losses                 "/v1/lockmesh/losses"                  LOSSES         => lockmesh::losses(call).await,
+    Waits                  "/v1/lockmesh/waits"                   BELOW          => lockmesh::waits(call).await,
+    Deadlocks              "/v1/lockmesh/deadlocks"               DEADLOCKS      => Box::pin(lockmesh::deadlocks(call, body)).await,
     Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),
     Live                   "/health/live"                         GET_OR_HEAD    => Ok(monitoring::live()),
     Ready                  "/health/ready"                        GET_OR_HEAD    => Ok(Box::pin(monitoring::ready(call)).await),
 }
 
 impl Route {
-    /// Returns the right that a method needs; `None` if the route lacks the method.
-    pub(in crate::http) fn right(&self, method: &Method) -> Option<Right> {
-        self.verbs.iter().find(|verb| verb.method == method).map(|verb| verb.right)
+    /// Returns the verb of a method; `None` if the route lacks the method.
+    pub(in crate::http) fn verb(&self, method: &Method) -> Option<&'static Verb> {
+        self.verbs.iter().find(|verb| verb.method == method)
     }
 }
 
@@ -218,7 +270,11 @@ mod tests {
                 "PUT /v1/lockmesh/deadlocks",
             ]
         );
-        let reads = ROUTES.iter().flat_map(|route| route.verbs).filter(|verb| verb.right == Right::Read);
-        assert!(reads.into_iter().all(|verb| verb.method == Method::GET || verb.method == Method::HEAD));
+        let is_read = |verb: &&Verb| verb.right == Right::Read && verb.method != Method::GET;
+        let others = ROUTES.iter().filter(|route| route.verbs.iter().any(|verb| is_read(&verb)));
+        assert_eq!(
+            others.map(|route| route.path).collect::<Vec<_>>(),
+            ["/v1/lockmesh/fence/verify", "/metrics", "/health/live", "/health/ready"]
+        );
     }
 }

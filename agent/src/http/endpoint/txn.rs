@@ -1,10 +1,12 @@
 //! `/v1/txn`: several operations, all or none.
 
+use super::super::access::{self, Keys, Need};
 use super::super::answer::{self, Failure};
 use super::super::audit::{self, Action};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::shapes;
+use crate::config::Level;
 use crate::definitions::{check_service, parse_catalog_check, parse_catalog_service, parse_node};
 use crate::go::json::{JsonError, Object, first_value, kind};
 use bytes::Bytes;
@@ -36,6 +38,7 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
     let body = call.body(body, body_limit, too_large).await?;
     let operations =
         parse_body(&body).map_err(|error| Failure::bad_request(format!("Failed to parse body: {error}")))?;
+    access::check(call, operations.iter().flatten().map(need_of))?;
     check_sizes(call, &operations)?;
     let mut operations: Vec<TxnOp> = operations.into_iter().flatten().collect();
     operations.iter_mut().for_each(|operation| complete(call, operation));
@@ -51,6 +54,26 @@ pub(super) async fn run(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
         write(call, operations).await
     } else {
         read(call, operations).await
+    }
+}
+
+/// Returns the facts of an operation that rules judge.
+fn need_of(operation: &TxnOp) -> Need<'_> {
+    let (level, keys) = match operation {
+        TxnOp::Kv(TxnKv { verb, key, .. }) => (level_of(verb), Keys::Below(key.as_str())),
+        TxnOp::Node { verb, .. } | TxnOp::Service { verb, .. } | TxnOp::Check { verb, .. } => {
+            (if *verb == CatalogVerb::Get { Level::Read } else { Level::All }, Keys::None)
+        }
+    };
+    Need { level, keys, instead: "use the verbs lock, unlock, cas and delete-cas" }
+}
+
+fn level_of(verb: &KvVerb) -> Level {
+    match verb {
+        KvVerb::Get | KvVerb::GetOrEmpty | KvVerb::GetTree => Level::Read,
+        KvVerb::CheckSession | KvVerb::CheckIndex | KvVerb::CheckNotExists => Level::Read,
+        KvVerb::Lock | KvVerb::Unlock | KvVerb::Cas | KvVerb::DeleteCas => Level::Locks,
+        KvVerb::Set | KvVerb::Delete | KvVerb::DeleteTree | KvVerb::Unknown(_) => Level::All,
     }
 }
 

@@ -23,7 +23,7 @@ impl Sleeper {
 
     fn peer(&self) -> Peer {
         let uid = Some(rustix::process::getuid().as_raw());
-        Peer::Unix { uid, pid: i32::try_from(self.0.id()).ok(), accepted_at: Duration::MAX }
+        Peer::Unix { uid, gid: None, pid: i32::try_from(self.0.id()).ok(), accepted_at: Duration::MAX }
     }
 
     fn kill(&mut self) {
@@ -115,7 +115,8 @@ async fn unusable_process_rejected() {
     let stand = Stand::with_limits(HttpLimits { max_bound_sessions: 1, ..HttpLimits::default() });
     let (one, other) = (Sleeper::start(), Sleeper::start());
     let tcp = Peer::Tcp(([127, 0, 0, 1], 4711).into());
-    let too_late = Peer::Unix { uid: None, pid: i32::try_from(one.0.id()).ok(), accepted_at: Duration::ZERO };
+    let too_late =
+        Peer::Unix { uid: None, gid: None, pid: i32::try_from(one.0.id()).ok(), accepted_at: Duration::ZERO };
     for (peer, body, status, words) in [
         (tcp, r#"{"BindProcess":true}"#, 400, "send the request to the agent's socket"),
         (too_late, r#"{"BindProcess":true}"#, 400, "has exited"),

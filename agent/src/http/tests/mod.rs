@@ -1,6 +1,7 @@
 //! The API as its clients see it, in one process: real parsing, the real replicated state, and a
 //! stand-in for the connection between them.
 
+mod access;
 mod agent;
 mod bad_input;
 mod bound_sessions;
@@ -65,7 +66,7 @@ const NODE_ID: &str = "40e4a748-2192-161a-0510-9bf59fe950b5";
 const SERVER_ADDRESS: &str = "127.0.0.1:8300";
 
 /// A client on the Unix socket.
-const LOCAL: Peer = Peer::Unix { uid: Some(1000), pid: Some(7), accepted_at: Duration::ZERO };
+const LOCAL: Peer = Peer::Unix { uid: Some(1000), gid: Some(100), pid: Some(7), accepted_at: Duration::ZERO };
 
 /// A quorum of one, without a log, a disk or a network.
 #[derive(Debug)]
