@@ -195,7 +195,7 @@ impl Task {
             self.ends.spawn(async move {
                 sleep(pause).await;
                 let ended = upstream.call(EndSession { session, reason: EndReason::ProcessExited }).await;
-                (session, ended.ok().flatten())
+                (session, ended.ok().flatten().map(|applied| applied.index))
             });
         }
         for session in forget {

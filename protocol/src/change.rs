@@ -21,6 +21,7 @@ use crate::record::{
 use crate::reply::{Applied, LockRefusal, Refusal, Reply};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The new content of one row; `None` if the row was removed. Stored: variants are only appended.
@@ -100,6 +101,8 @@ pub enum Change {
     SharedDelay(Key, Option<LockDelay>),
     /// The policy for deadlocks, and those found.
     Deadlocks(Arc<Deadlocks>),
+    /// The nodes whose agents may send operator requests, under their folded names.
+    OperatorHosts(Arc<BTreeSet<NodeName>>),
 }
 
 impl Change {
@@ -116,6 +119,7 @@ impl Change {
             Self::Reply(_, _, Some(applied)) => match applied.reply {
                 Reply::Refused(Refusal::PreparedQuery(_)) => 6,
                 Reply::Refused(Refusal::Lock(LockRefusal::Deadlock { .. })) => 9,
+                Reply::Refused(Refusal::OtherNode(_) | Refusal::NotOperatorHost(_)) => 10,
                 Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
             },
@@ -124,6 +128,7 @@ impl Change {
             Self::Binding(..) => 7,
             Self::LockRequest(..) | Self::SharedHold(..) | Self::SharedDelay(..) => 8,
             Self::Deadlocks(_) => 9,
+            Self::OperatorHosts(_) => 10,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }

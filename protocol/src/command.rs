@@ -7,6 +7,7 @@ use crate::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId, Term,
 };
 use crate::lease::{HealthWindow, LeaseId, LeaseKey};
+use crate::node_command::NodeCommand;
 use crate::prepared_query::QuerySpec;
 use crate::record::{
     Autopilot, Check, Coordinate, Incarnation, LockMode, NewServer, Node, ProcessBinding, RequestedLock,
@@ -15,6 +16,7 @@ use crate::record::{
 use bytes::Bytes;
 use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// One command of the replicated state machine. Stored: variants are only appended, see
@@ -184,6 +186,11 @@ pub enum Command {
     },
     /// Changes the reaction to requests that would close a circle of waits.
     ConfigureDeadlocks(DeadlockPolicy),
+    /// Executes the command of a client without an operator's right. It is refused if it is about
+    /// another node whose agent, or a session of it, is alive.
+    Restricted(NodeCommand),
+    /// Sets the nodes whose agents may send operator requests; with none, every agent may.
+    ConfigureOperatorHosts(BTreeSet<NodeName>),
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -259,6 +266,7 @@ impl Command {
             Self::CreateBoundSession(..) | Self::EndOfProcess(_) => 7,
             Self::AcquireLocks { .. } => 8,
             Self::ConfigureDeadlocks(_) => 9,
+            Self::Restricted(_) | Self::ConfigureOperatorHosts(_) => 10,
         }
     }
 }

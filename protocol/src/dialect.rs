@@ -36,11 +36,15 @@ pub enum Dialect {
     Seventh,
     /// Adds [`Query::Waits`], [`Query::Deadlocks`] and [`Command::ConfigureDeadlocks`].
     Eighth,
+    /// Adds [`Command::Restricted`], [`Command::ConfigureOperatorHosts`] and
+    /// [`Query::OperatorHosts`].
+    Ninth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::Ninth,
         Self::Eighth,
         Self::Seventh,
         Self::Sixth,
@@ -62,6 +66,7 @@ impl Dialect {
             Self::Sixth => b"lockmesh/6",
             Self::Seventh => b"lockmesh/7",
             Self::Eighth => b"lockmesh/8",
+            Self::Ninth => b"lockmesh/9",
         }
     }
 
@@ -76,6 +81,7 @@ impl Dialect {
             Self::Sixth => 7,
             Self::Seventh => 8,
             Self::Eighth => 9,
+            Self::Ninth => 10,
         }
     }
 
@@ -91,9 +97,16 @@ impl Call {
     /// answer has only one part; before [`Dialect::Fifth`], there are no coordinates and no
     /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
     /// there are neither grants nor bound sessions; before [`Dialect::Seventh`], a renewal has no
-    /// list, and there are no locks in shared mode.
+    /// list, and there are no locks in shared mode; before [`Dialect::Ninth`], no command is
+    /// restricted.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
+            Self::Begin(id, Request::Propose(request, Command::Restricted(command)))
+                if dialect < Dialect::Ninth =>
+            {
+                let plain = Self::Begin(*id, Request::Propose(*request, command.clone().into()));
+                Cow::Owned(plain.in_dialect(dialect).into_owned())
+            }
             Self::Begin(id, Request::Propose(request, Command::GiveUpSession { session, .. }))
                 if dialect < Dialect::Second =>
             {
@@ -144,6 +157,7 @@ fn since(query: &Query) -> Dialect {
         Query::Grants(_) | Query::Bindings(_) => Dialect::Sixth,
         Query::HeldEntry { .. } | Query::RequestOutcome { .. } => Dialect::Seventh,
         Query::Waits(_) | Query::Deadlocks => Dialect::Eighth,
+        Query::OperatorHosts => Dialect::Ninth,
         _ => Dialect::First,
     }
 }

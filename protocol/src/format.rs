@@ -25,6 +25,7 @@
 //! | 7 | [`Command::CreateBoundSession`], [`Command::EndOfProcess`], [`Change::Binding`] and [`LossCause::ProcessExited`] |
 //! | 8 | [`Command::AcquireLocks`], [`Change::LockRequest`], [`Change::SharedHold`], [`Change::SharedDelay`], [`Reply::GrantedAll`] and [`Refusal::Lock`] |
 //! | 9 | [`Command::ConfigureDeadlocks`], [`Change::Deadlocks`] and [`LockRefusal::Deadlock`] |
+//! | 10 | [`Command::Restricted`], [`Command::ConfigureOperatorHosts`], [`Change::OperatorHosts`], [`Refusal::OtherNode`] and [`Refusal::NotOperatorHost`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -43,16 +44,20 @@
 //! [`Refusal::Lock`]: crate::reply::Refusal::Lock
 //! [`Command::ConfigureDeadlocks`]: crate::command::Command::ConfigureDeadlocks
 //! [`LockRefusal::Deadlock`]: crate::reply::LockRefusal::Deadlock
+//! [`Command::Restricted`]: crate::command::Command::Restricted
+//! [`Command::ConfigureOperatorHosts`]: crate::command::Command::ConfigureOperatorHosts
+//! [`Refusal::OtherNode`]: crate::reply::Refusal::OtherNode
+//! [`Refusal::NotOperatorHost`]: crate::reply::Refusal::NotOperatorHost
 //!
-//! To add version 10:
+//! To add version 11:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 10 for a new command, which is not proposed before the cluster is at 10.
-//!    [`Stored::version`] returns 10 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v9` beside it, with a
-//!    `From<v9::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v9` and converts.
-//! 3. Set [`NEWEST`] to 10, and record the samples of version 10 beside the others, which stay.
+//!    returns 11 for a new command, which is not proposed before the cluster is at 11.
+//!    [`Stored::version`] returns 11 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v10` beside it, with a
+//!    `From<v10::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v10` and converts.
+//! 3. Set [`NEWEST`] to 11, and record the samples of version 11 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -64,7 +69,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 9;
+pub const NEWEST: u8 = 10;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,6 +15,7 @@
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line when a persistent problem begins, and one when it ends |
 //! | `record.rs` | the records of the replicated state |
+//! | `node_command.rs` | writes about nodes, as clients without an operator's right may send them |
 //! | `deadlock.rs` | sessions that wait for each other's locks |
 //! | `prepared_query.rs` | prepared queries: descriptions of services to look up |
 //! | `lease.rs` | node leases: renewals, challenges and their replies |
@@ -44,6 +45,7 @@ pub mod host_port;
 pub mod id;
 pub mod lease;
 pub mod log_on_change;
+pub mod node_command;
 pub mod peer;
 pub mod prepared_query;
 pub mod query;

@@ -112,6 +112,9 @@ pub enum Query {
     Waits(Key),
     /// The policy for deadlocks, and those found.
     Deadlocks,
+    /// The nodes whose agents may send operator requests. Since
+    /// [`Dialect::Ninth`](crate::dialect::Dialect::Ninth).
+    OperatorHosts,
 }
 
 impl Query {
@@ -158,7 +161,8 @@ impl Query {
             | Self::Bindings(_)
             | Self::HeldEntry { .. }
             | Self::RequestOutcome { .. }
-            | Self::Deadlocks => false,
+            | Self::Deadlocks
+            | Self::OperatorHosts => false,
         }
     }
 }
@@ -248,6 +252,8 @@ pub enum Rows {
     Waits(Vec<LockWait>),
     /// The policy for deadlocks and those found, with `true` for each that still exists.
     Deadlocks(DeadlockPolicy, Vec<(Arc<Deadlock>, bool)>),
+    /// Nodes.
+    OperatorHosts(Vec<NodeName>),
 }
 
 impl Rows {
@@ -271,6 +277,7 @@ impl Rows {
             Self::Bindings(rows) => rows.len(),
             Self::Waits(rows) => rows.len(),
             Self::Deadlocks(_, rows) => rows.len(),
+            Self::OperatorHosts(rows) => rows.len(),
             Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
         }
     }
@@ -313,6 +320,7 @@ impl Rows {
             Self::Bindings(rows) => part(rows, limits, Self::Bindings),
             Self::Waits(rows) => part(rows, limits, Self::Waits),
             Self::Deadlocks(policy, rows) => part(rows, limits, |rows| Self::Deadlocks(*policy, rows)),
+            Self::OperatorHosts(rows) => part(rows, limits, Self::OperatorHosts),
             whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
                 (whole.clone(), None)
             }

@@ -134,6 +134,18 @@ pub enum Refusal {
     /// A request for locks that could never be granted.
     #[error("{0}")]
     Lock(LockRefusal),
+    /// A write about another node whose agent, or a session of it, is alive, from a client without
+    /// an operator's right.
+    #[error(
+        "Permission denied: {0:?} is another node, and its agent or its sessions are alive, so this needs an operator's \
+         right: send it on that host, or through the agent's Unix socket"
+    )]
+    OtherNode(NodeName),
+    /// An operator request through the agent of a node that is not an operator host.
+    #[error(
+        "Permission denied: {0:?} is not an operator host: send it on one of those that `lockmesh operator hosts` lists"
+    )]
+    NotOperatorHost(NodeName),
 }
 
 /// The reason why a request for locks was rejected. Stored: only appended to.

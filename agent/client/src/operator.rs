@@ -4,7 +4,9 @@ use crate::client::{Answer, Client, Target, accept};
 use crate::connection::{Outgoing, Verb, unstalled};
 use crate::error::Error;
 use crate::read::Read;
-use crate::shape::lockmesh::{DeadlockPolicy, DeadlockSettings, Deadlocks, Lock, Loss, Quorum, Wait};
+use crate::shape::lockmesh::{
+    DeadlockPolicy, DeadlockSettings, Deadlocks, Lock, Loss, OperatorHosts, Quorum, Wait,
+};
 use crate::shape::operator::{
     AutopilotConfiguration, AutopilotHealth, GossipKey, RaftConfiguration, Transferred,
 };
@@ -195,6 +197,27 @@ impl Operator<'_> {
         let body = serde_json::to_vec(&DeadlockSettings { policy });
         let body = body.map_err(|error| Error::Settings(error.to_string()))?;
         let target = Target::new("/v1/lockmesh/deadlocks");
+        self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
+    }
+
+    /// Returns the nodes whose agents may send operator requests; none if all may.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn hosts(&self, read: &Read) -> Result<OperatorHosts, Error> {
+        Ok(self.client.read(Target::new("/v1/lockmesh/operator-hosts").read(read)).await?.value)
+    }
+
+    /// Sets the nodes whose agents may send operator requests, this agent's among them; with none,
+    /// all may.
+    ///
+    /// # Errors
+    /// Unless [`Error::certainly_not_done`] is `true`, the change may be in effect. It can be
+    /// repeated.
+    pub async fn configure_hosts(&self, hosts: Vec<String>) -> Result<(), Error> {
+        let body = serde_json::to_vec(&OperatorHosts { hosts });
+        let body = body.map_err(|error| Error::Settings(error.to_string()))?;
+        let target = Target::new("/v1/lockmesh/operator-hosts");
         self.client.write(Verb::Put, target, body.into()).await.map(|_| ())
     }
 

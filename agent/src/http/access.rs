@@ -216,6 +216,13 @@ pub(super) fn check<'a>(call: &Call<'_>, needs: impl IntoIterator<Item = Need<'a
     })
 }
 
+/// Returns `true` if the rules permit this client every request of applications.
+pub(super) fn permits_all(call: &Call<'_>) -> bool {
+    let rules = call.api.access.rules.0.read().unwrap_or_else(PoisonError::into_inner);
+    let everything = Need { level: Level::All, keys: Keys::None, instead: "" };
+    !rules.has_limits || rules.judge(call.peer, &everything).is_ok()
+}
+
 /// Returns the requests that the client can send instead.
 fn advice(call: &Call<'_>, rules: &Rules, need: &Need<'_>, refusal: &Refusal<'_>) -> String {
     let mut ways = Vec::new();

@@ -162,6 +162,9 @@ impl From<Refusal> for Failure {
         let failure = match &refusal {
             // No client of Consul sends such a request.
             Refusal::Lock(_) => Self::new(StatusCode::CONFLICT, refusal.to_string()),
+            Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) => {
+                Self::new(StatusCode::FORBIDDEN, refusal.to_string())
+            }
             _ => Self::refused(refusal.to_string()),
         };
         match refusal {
@@ -203,6 +206,8 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Restore(_) => "restore",
         Refusal::PreparedQuery(_) => "prepared_query",
         Refusal::Lock(_) => "lock",
+        Refusal::OtherNode(_) => "other_node",
+        Refusal::NotOperatorHost(_) => "not_operator_host",
     }
 }
 

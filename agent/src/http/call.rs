@@ -1,5 +1,6 @@
 //! A request as endpoints see it: parameters, consistency, waiting, datacenter, body.
 
+use super::access;
 use super::answer::{Failure, MetaKind};
 use super::api::Api;
 use super::body::Body;
@@ -70,9 +71,17 @@ impl Call<'_> {
         Layout { indented: pretty || self.api.limits.indent_always, newline: pretty }
     }
 
-    /// Changes the state.
+    /// Changes the state, with the rights of this client.
     pub(super) async fn propose(&self, command: Command) -> Result<Applied, Failure> {
+        let is_restricted = command.is_about_nodes() && !self.may_operate();
+        let command = if is_restricted { command.restricted() } else { command };
         Ok(self.api.upstream.call(command).await?)
+    }
+
+    /// Returns `true` if this client may send operator requests.
+    pub(super) fn may_operate(&self) -> bool {
+        let is_trusted = matches!(self.peer, Peer::Unix { .. }) || self.api.access.operator_socket.is_none();
+        is_trusted && access::permits_all(self)
     }
 
     /// Reads from the state. A failure carries the headers of `meta`, if the endpoint sends them on

@@ -221,9 +221,9 @@ calls! {
         Acquire { locks, session, wait } => LocalCall::Acquire { locks, session, wait },
         Answered::Acquired(enqueued_at_index, applied) => (enqueued_at_index, applied)
     }
-    EndSession -> Option<LogIndex> {
+    EndSession -> Option<Applied> {
         EndSession { session, reason } => LocalCall::EndSession { session, reason },
-        Answered::Response(Response::Applied(applied)) => Some(applied.index),
+        Answered::Response(Response::Applied(applied)) => Some(applied),
         Answered::Response(Response::Done) => None
     }
     Read -> Arc<Answer> {

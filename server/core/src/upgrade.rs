@@ -16,6 +16,9 @@ use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format::{self, FormatError};
 use lockmesh_protocol::rpc::Unavailable;
 
+/// The format version since which the state restricts commands.
+const RESTRICTS_SINCE: u8 = 10;
+
 /// Returns the command that raises the cluster's format, if every server reads a newer one. `known`
 /// is the newest format that this build reads. Called once per tick on a leader that serves.
 pub(crate) fn wanted_format(view: &ClusterView<'_>, known: u8) -> Option<Command> {
@@ -53,6 +56,9 @@ pub(crate) fn unreadable_entry(entry: &LogEntry, known: u8) -> Option<FormatErro
 /// Returns the command, or an equivalent one that the cluster's format supports.
 pub(crate) fn as_the_cluster_reads_it(state: &State, command: Command) -> Command {
     match command {
+        Command::Restricted(command) if state.format() < RESTRICTS_SINCE => {
+            as_the_cluster_reads_it(state, command.into())
+        }
         Command::GiveUpSession { session, .. } if command.since() > state.format() => {
             Command::DestroySession(session)
         }

@@ -122,6 +122,7 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::PreparedQuery(id, row) => (b'A', RowName::Uuid(id.as_bytes()), row.is_some()),
         Change::Binding(node, id, row) => (b'B', RowName::Of(node.as_str(), id.as_bytes()), row.is_some()),
         Change::Deadlocks(_) => (b'W', RowName::Only, true),
+        Change::OperatorHosts(_) => (b'O', RowName::Only, true),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))

@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 /// The number of values from which the samples are chosen: at least this many, and more until every
 /// variant was generated.
 const ROUNDS: usize = 20_000;
-const MAX_ROUNDS: usize = 1_000_000;
+const MAX_ROUNDS: usize = 4_000_000;
 const NUMBERS: [u32; 4] = [1, 300, 7, 70_000];
 const TEXTS: [&str; 3] = ["a", "web-1", ""];
 

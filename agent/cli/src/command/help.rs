@@ -109,6 +109,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("operator autopilot get-config", &["lockmesh operator autopilot get-config"]),
     ("operator autopilot set-config", &["lockmesh operator autopilot set-config --min-quorum 3"]),
     ("operator autopilot health", &["lockmesh operator autopilot health"]),
+    ("operator hosts", &["lockmesh operator hosts", "lockmesh operator hosts --set ops-1,ops-2"]),
     ("operator deadlocks", &["lockmesh operator deadlocks", "lockmesh operator deadlocks --policy refuse"]),
     ("operator gossip", &["lockmesh operator gossip key"]),
     ("operator gossip key", &["lockmesh operator gossip key"]),

@@ -238,6 +238,15 @@ pub struct DeadlockSettings {
     pub policy: DeadlockPolicy,
 }
 
+/// The nodes whose agents may send operator requests: the reply of `GET
+/// /v1/lockmesh/operator-hosts`, and the body of a `PUT`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct OperatorHosts {
+    /// The names of the nodes; with none, the agents of all nodes.
+    pub hosts: Vec<String>,
+}
+
 /// The reply of `GET /v1/lockmesh/deadlocks`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

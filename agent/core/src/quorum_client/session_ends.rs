@@ -8,6 +8,9 @@
 //! The end of a process is not named: such a list has no cause, and its session would end with the
 //! lock-delay of a session that was destroyed.
 //!
+//! Sessions of other nodes with a living agent are refused by the servers: a guard's session is one
+//! of its own node.
+//!
 //! **Invariant:** an end is never withdrawn. A session whose end was requested is in the list until
 //! the servers report the outcome or the agent stops.
 
@@ -104,7 +107,8 @@ impl SessionEnds {
                 None if reason == EndReason::ProcessExited => Command::EndOfProcess(session),
                 None => Command::DestroySession(session),
             };
-            requests.propose(Owner::SessionEnd(session), command, cx);
+            // Every user of the host may request the end of any session.
+            requests.propose(Owner::SessionEnd(session), command.restricted(), cx);
         }
         let is_named = reason != EndReason::ProcessExited;
         let end = SessionEnd { silent_for, is_named, callers: Vec::new() };

@@ -14,14 +14,14 @@ use crate::upstream::calls::Acquire;
 use http::{Method, Response};
 use lockmesh_client::shape::json::Layout;
 use lockmesh_client::shape::lockmesh::{
-    DeadlockSettings, FenceClaim, FenceVerdict, LockClaim, LocksOutcome, LocksRequest,
+    DeadlockSettings, FenceClaim, FenceVerdict, LockClaim, LocksOutcome, LocksRequest, OperatorHosts,
 };
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{Fence, Key};
+use lockmesh_protocol::id::{Fence, Key, NodeName};
 use lockmesh_protocol::query::{Blocking, Consistency, Grant, Query, Rows};
 use lockmesh_protocol::record::{MAX_REQUESTED_LOCKS, RequestedLock};
 use lockmesh_protocol::reply::{Applied, Reply};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -59,6 +59,7 @@ pub(super) async fn deadlocks(call: &Call<'_>, body: Body) -> Result<Response<Bo
             call.propose(Command::ConfigureDeadlocks(shapes::deadlock_policy(wanted.policy))).await?;
         return match applied.reply {
             Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
+            Reply::Refused(refusal) => Err(refusal.into()),
             other => Err(super::misfit::wrong_reply(&other)),
         };
     }
@@ -67,6 +68,38 @@ pub(super) async fn deadlocks(call: &Call<'_>, body: Body) -> Result<Response<Bo
     let Rows::Deadlocks(policy, rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let shaped = shapes::deadlocks(*policy, rows);
     Ok(answer::with_contact(answer::json(&shaped, call.layout()), &answer))
+}
+
+/// Lists the nodes whose agents may send operator requests, or changes them.
+pub(super) async fn operator_hosts(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
+    call.check_place()?;
+    if call.method() == Method::PUT {
+        let wrong = |error| {
+            let form = "send {\"Hosts\": [\"NODE\", …]}, or an empty list for all nodes";
+            Failure::bad_request(format!("Request decode failed: {error}; {form}"))
+        };
+        let wanted: OperatorHosts = serde_json::from_slice(&call.small_body(body).await?).map_err(wrong)?;
+        let hosts: BTreeSet<NodeName> = wanted.hosts.into_iter().map(NodeName::from).collect();
+        let own = &call.api.identity.node;
+        // The next change would need another host.
+        if !hosts.is_empty() && !hosts.iter().any(|host| host.folded() == own.folded()) {
+            let text = format!(
+                "Hosts does not contain this node, {own:?}: add it, or send the request on a host of the list"
+            );
+            return Err(Failure::bad_request(text));
+        }
+        let applied = call.propose(Command::ConfigureOperatorHosts(hosts)).await?;
+        return match applied.reply {
+            Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
+            Reply::Refused(refusal) => Err(refusal.into()),
+            other => Err(super::misfit::wrong_reply(&other)),
+        };
+    }
+    let options = ReadOptions { blocking: None, ..call.read_options()? };
+    let answer = call.read(Query::OperatorHosts, options, None).await?;
+    let Rows::OperatorHosts(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
+    let hosts = OperatorHosts { hosts: rows.iter().map(ToString::to_string).collect() };
+    Ok(answer::with_contact(answer::json(&hosts, call.layout()), &answer))
 }
 
 /// Verifies fencing tokens with the leader. With `?wait` the response comes once a token is not

@@ -21,7 +21,7 @@ use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::lease::{HealthWindow, NodeLeaseQuery};
 use lockmesh_protocol::query::{Answer, Query, Rows};
 use lockmesh_protocol::record::{Behavior, SERF_HEALTH, ServiceCheck, SessionSpec};
-use lockmesh_protocol::reply::{Refusal, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -280,8 +280,10 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     call.check_place()?;
     let session = named(call)?;
     if let Some(reason) = end_reason(call, session)? {
-        call.api.upstream.call(EndSession { session, reason }).await?;
-        return Ok(answer::flag(true, call.layout()));
+        return match call.api.upstream.call(EndSession { session, reason }).await? {
+            Some(Applied { reply: Reply::Refused(refusal), .. }) => Err(refusal.into()),
+            _ => Ok(answer::flag(true, call.layout())),
+        };
     }
     let applied = call.propose(Command::DestroySession(session)).await?;
     match applied.reply {

@@ -228,6 +228,7 @@ endpoints! { |call, body|
     VerifyFences           "/v1/lockmesh/fence/verify"            VERIFY         => lockmesh::verify_fences(call, body).await,
     Losses                 "/v1/lockmesh/losses"                  LOSSES         => lockmesh::losses(call).await,
     Waits                  "/v1/lockmesh/waits"                   BELOW          => lockmesh::waits(call).await,
+    OperatorHosts          "/v1/lockmesh/operator-hosts"          GET_OR_OPERATE => Box::pin(lockmesh::operator_hosts(call, body)).await,
     Deadlocks              "/v1/lockmesh/deadlocks"               DEADLOCKS      => Box::pin(lockmesh::deadlocks(call, body)).await,
     Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),
     Live                   "/health/live"                         GET_OR_HEAD    => Ok(monitoring::live()),
@@ -267,6 +268,7 @@ mod tests {
                 "GET /v1/snapshot",
                 "PUT /v1/snapshot",
                 "PUT /v1/lockmesh/servers",
+                "PUT /v1/lockmesh/operator-hosts",
                 "PUT /v1/lockmesh/deadlocks",
             ]
         );

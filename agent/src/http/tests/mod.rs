@@ -47,7 +47,9 @@ use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::format;
-use lockmesh_protocol::id::{AgentNumber, LogIndex, ServerId, SessionId, Term, WallTime};
+use lockmesh_protocol::id::{
+    AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term, WallTime,
+};
 use lockmesh_protocol::lease::{LeaseId, LeaseKey, NodeLease, NodeLeaseQuery, NodeLeases};
 use lockmesh_protocol::query::{Answer, Blocking, Query, Rows};
 use lockmesh_protocol::record::{Node, RequestedLock};
@@ -104,7 +106,14 @@ impl Quorum {
         let mut guard = self.state.lock().unwrap();
         let (state, index) = &mut *guard;
         *index += 1;
-        let proposal = Proposal { request: None, at: WallTime(1_000), command };
+        // The state knows the node of a client by its agent, which is the first.
+        let request = matches!(command, Command::Restricted(_)).then(|| RequestId {
+            agent: AgentNumber(1),
+            generation: Generation(1),
+            sequence: *index,
+            lowest: *index,
+        });
+        let proposal = Proposal { request, at: WallTime(1_000), command };
         let applied = state.apply(LogIndex(*index), Term(1), &proposal, &mut Vec::new());
         state.check().expect("the state's invariants hold after every command");
         self.news.send_replace(*index);
@@ -320,7 +329,9 @@ impl upstream::Quorum for Quorum {
                 LocalCall::Read { query, consistency, blocking } => {
                     Call::Read { query, consistency, blocking }
                 }
-                LocalCall::EndSession { session, reason } => Call::Propose(None, end(session, reason)),
+                LocalCall::EndSession { session, reason } => {
+                    Call::Propose(None, end(session, reason).restricted())
+                }
                 LocalCall::Acquire { locks, session, wait } => {
                     return self.acquire(locks, session, wait).await;
                 }

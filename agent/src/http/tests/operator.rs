@@ -1,7 +1,9 @@
 //! The operator's view of a quorum of three, and the outcome of operator requests.
 
 use super::{NODE_ID, Stand};
+use lockmesh_protocol::command::{AgentRegistration, Command};
 use lockmesh_protocol::id::{LogIndex, ServerId, Term, WallTime};
+use lockmesh_protocol::record::Node;
 use lockmesh_protocol::rpc::{Request, ServerStatus, Status, Unavailable};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -273,9 +275,15 @@ async fn gossip_key_rotation_is_idempotent() {
 
 /// Sends a request over TCP to an agent with or without a Unix socket.
 async fn over_tcp(stand: &Stand, method: &str, path: &str) -> super::Reply {
+    over_tcp_with(stand, method, path, "").await
+}
+
+async fn over_tcp_with(stand: &Stand, method: &str, path: &str, body: &str) -> super::Reply {
     let request = http::Request::builder().method(method).uri(path).header("host", "localhost");
     let peer = crate::http::Peer::Tcp(([127, 0, 0, 1], 4711).into());
-    stand.send_from(peer, request.body(crate::http::Body::from(bytes::Bytes::new())).unwrap()).await
+    stand
+        .send_from(peer, request.body(crate::http::Body::from(bytes::Bytes::from(body.to_owned()))).unwrap())
+        .await
 }
 
 #[tokio::test]
@@ -323,6 +331,51 @@ async fn operator_requests_over_tcp_rejected() {
     ] {
         assert_eq!(over_tcp(&stand, method, path).await.status, 200, "{path} is open to every client");
     }
+}
+
+#[tokio::test]
+async fn writes_about_other_nodes_need_operator() {
+    let mut stand = stand();
+    let node = Node::of("web-9".into(), "5a0f2b6e-3c60-4d3f-9d5c-000000000009".into(), "10.0.0.9");
+    stand.quorum.apply(Command::RegisterAgent(AgentRegistration::of(node)));
+    let created = stand.put("/v1/session/create", r#"{"Node": "web-9", "Checks": ["serfHealth"]}"#).await;
+    let session = created.json()["ID"].as_str().expect("a session").to_owned();
+    let api = std::sync::Arc::get_mut(&mut stand.api).expect("nothing else has it");
+    api.access.operator_socket = Some("/run/a.sock".into());
+    let health = r#"{"Node": "web-9", "Address": "10.0.0.9", "SkipNodeUpdate": true, "Check": {"CheckID": "serfHealth", "Name": "Serf Health Status", "Status": "critical"}}"#;
+    let delete = r#"[{"Check": {"Verb": "delete", "Check": {"Node": "web-9", "CheckID": "serfHealth"}}}]"#;
+    let destroy = format!("/v1/session/destroy/{session}");
+    let requests = [
+        ("/v1/catalog/register", health),
+        ("/v1/catalog/deregister", r#"{"Node": "web-9"}"#),
+        ("/v1/coordinate/update", r#"{"Node": "web-9", "Coord": {"Vec": [0,0,0,0,0,0,0,0]}}"#),
+        ("/v1/txn", delete),
+        (&destroy, ""),
+        (&format!("{destroy}?retry"), ""),
+        (&format!("{destroy}?given-up=3s"), ""),
+    ];
+    for (path, body) in requests {
+        let reply = over_tcp_with(&stand, "PUT", path, body).await;
+        reply.failed(403, "refused");
+        assert!(reply.text().contains(r#""web-9" is another node"#), "{}", reply.text());
+    }
+    let holds = stand.get(&format!("/v1/session/info/{session}")).await;
+    assert!(holds.text().contains(&session), "it lives: {}", holds.text());
+    assert_eq!(stand.put(&destroy, "").await.status, 200, "the socket may");
+    let own = r#"{"Node": "node-one", "Address": "10.0.0.1", "Check": {"CheckID": "disk", "Name": "disk", "Status": "critical"}}"#;
+    assert_eq!(over_tcp_with(&stand, "PUT", "/v1/catalog/register", own).await.status, 200);
+}
+
+#[tokio::test]
+async fn operator_hosts_configured_and_listed() {
+    let stand = stand();
+    const PATH: &str = "/v1/lockmesh/operator-hosts";
+    assert_eq!(stand.get(PATH).await.json(), serde_json::json!({"Hosts": []}));
+    stand.put(PATH, r#"{"Hosts": ["web-9"]}"#).await.failed(400, "refused");
+    assert_eq!(stand.put(PATH, r#"{"Hosts": ["web-9", "Node-One"]}"#).await.status, 200);
+    assert_eq!(stand.get(PATH).await.json(), serde_json::json!({"Hosts": ["node-one", "web-9"]}));
+    stand.put(PATH, r#"{"Host": []}"#).await.failed(400, "refused");
+    assert_eq!(stand.put(PATH, r#"{"Hosts": []}"#).await.status, 200);
 }
 
 /// The lines of the audit log.

@@ -10,11 +10,15 @@ use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::record::{MAX_REQUESTED_LOCKS, RequestedLock};
+use lockmesh_protocol::reply;
 use lockmesh_protocol::rpc::{Request, Unavailable};
 
 /// The maximum number of operations in a transaction; an agent that enforces its own limit never
 /// exceeds it.
 pub(super) const MAX_TXN_OPERATIONS: usize = 128;
+
+/// The maximum number of operator hosts.
+const MAX_OPERATOR_HOSTS: usize = 256;
 
 /// The maximum number of keys whose grants are read at once.
 const MAX_GRANTS: usize = 64;
@@ -59,6 +63,17 @@ pub fn denied(peer: &Peer, request: &Request) -> Option<String> {
     }
     (peer.node.folded() != wanted.folded())
         .then(|| format!("its certificate names the node {:?}, so it cannot speak for {wanted:?}", peer.node))
+}
+
+/// Checks that an operator's request, which is no command, comes through the agent of an operator
+/// host. The state checks commands.
+pub(super) fn check_host(core: &Core, peer: &Peer, request: &Request) -> Result<(), Unavailable> {
+    let is_of_operator =
+        matches!(request, Request::BackupPart { .. } | Request::TransferLeader(_) | Request::RemoveServer(_));
+    if !is_of_operator || peer.role == Role::Server || core.replica().state().is_operator_host(&peer.node) {
+        return Ok(());
+    }
+    Err(Unavailable::Denied(reply::Refusal::NotOperatorHost(peer.node.clone()).to_string()))
 }
 
 /// The rejection of a request, and the kind of its reply.
@@ -137,8 +152,11 @@ pub(super) fn check_proposal(
         return Err(Unavailable::Denied("this session is bound to a process of another node".into()));
     }
     // In the log it would occupy every server at once.
-    if matches!(command, Command::Txn(operations) if operations.len() > MAX_TXN_OPERATIONS) {
+    if command.operations().is_some_and(|operations| operations.len() > MAX_TXN_OPERATIONS) {
         return Err(too_many_operations());
+    }
+    if matches!(command, Command::ConfigureOperatorHosts(hosts) if hosts.len() > MAX_OPERATOR_HOSTS) {
+        return Err(Unavailable::Denied(format!("there are at most {MAX_OPERATOR_HOSTS} operator hosts")));
     }
     if matches!(command, Command::AcquireLocks { locks, .. } if !are_locks_of_one_request(locks)) {
         return Err(wrong_locks());
@@ -203,7 +221,9 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::CreateBoundSession(..)
         | Command::EndOfProcess(_)
         | Command::AcquireLocks { .. }
-        | Command::ConfigureDeadlocks(_) => false,
+        | Command::ConfigureDeadlocks(_)
+        | Command::Restricted(_)
+        | Command::ConfigureOperatorHosts(_) => false,
     }
 }
 

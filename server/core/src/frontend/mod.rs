@@ -340,6 +340,7 @@ impl Frontend {
         if let Some(reason) = denied(peer, request) {
             return Err(Unavailable::Denied(reason).into());
         }
+        admission::check_host(&self.core, peer, request)?;
         // Introductions are still answered: servers that look for a quorum must learn of its
         // existence.
         if !matches!(request, Request::Introduce(_)) {

@@ -310,7 +310,12 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::HeldEntry { key, session } => {
             vec![Topic::Key(key.clone()), Topic::Hold(key.clone(), *session)]
         }
-        Query::Txn(_) | Query::Agents | Query::GossipKey | Query::Waits(_) | Query::Deadlocks => {
+        Query::Txn(_)
+        | Query::Agents
+        | Query::GossipKey
+        | Query::Waits(_)
+        | Query::Deadlocks
+        | Query::OperatorHosts => {
             vec![Topic::Everything]
         }
     }

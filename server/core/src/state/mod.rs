@@ -24,6 +24,7 @@
 //! | `replies` | the table of kept replies; exactly once |
 //! | `roster` | the servers of the quorum |
 //! | `gossip` | the members of the mesh, and its keys |
+//! | `rights` | writes about other nodes, and the operator hosts |
 //! | `prepared_query` | prepared queries: their names, their ends, look-ups |
 //! | `restore` | a backup replaces all data |
 //! | `error` | the reasons why commands are refused, with their texts |
@@ -55,6 +56,7 @@ mod queue;
 mod removed;
 mod replies;
 mod restore;
+mod rights;
 mod roster;
 mod rows;
 mod service;

@@ -115,7 +115,9 @@ impl State {
             | Query::NodeSessions(_)
             | Query::Bindings(_)
             | Query::Losses => self.table_index(Table::Sessions),
-            Query::Txn(_) | Query::GossipKey | Query::Waits(_) | Query::Deadlocks => LogIndex(0),
+            Query::Txn(_) | Query::GossipKey | Query::Waits(_) | Query::Deadlocks | Query::OperatorHosts => {
+                LogIndex(0)
+            }
             Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
                 self.query_locks(query).0
             }
@@ -177,6 +179,7 @@ impl State {
             Query::Grants(keys) => Rows::Grants(keys.iter().map(|key| self.keys.newest_grant(key)).collect()),
             Query::Waits(prefix) => deadlock::waits(self, prefix.as_str()),
             Query::Deadlocks => deadlock::found(self),
+            Query::OperatorHosts => self.operator_host_rows(),
             Query::Losses => Rows::Losses(self.losses.rows.values().rev().cloned().collect()),
             Query::QueuePosition { .. } | Query::RequestOutcome { .. } | Query::HeldEntry { .. } => {
                 self.query_locks(query).1

@@ -10,6 +10,7 @@ use crate::proposal::Proposal;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnOp};
 use lockmesh_protocol::id::{AgentNumber, Fence, Key, RequestId, SessionId};
+use lockmesh_protocol::node_command::NodeCommand;
 use lockmesh_protocol::record::RequestedLock;
 use lockmesh_protocol::reply::{Applied, Refusal, Reply, TxnResult};
 use std::collections::{BTreeMap, BTreeSet};
@@ -97,6 +98,7 @@ pub(super) fn answer(step: &mut Step<'_>, proposal: &Proposal) -> Arc<Applied> {
     if let Some(kept) = replies.and_then(|replies| replies.kept.get(&request.sequence)) {
         return repeated(step, &proposal.command, kept.clone());
     }
+    step.origin = Some(request.agent);
     let reply = step.execute(&proposal.command);
     let applied = Arc::new(Applied { index: step.index, reply });
     // In one entry with the command: no crash can separate the effect from its reply.
@@ -142,7 +144,11 @@ fn repeated(step: &Step<'_>, command: &Command, kept: Arc<Applied>) -> Arc<Appli
             Arc::new(Applied { index: step.index, reply: Reply::Succeeded(false) })
         }
         // The transaction's other operations took effect, so it did not fail either.
-        (Command::Txn(ops), Reply::Txn(results)) if !locks_stand(step, ops, results) => forgotten(step),
+        (Command::Txn(ops) | Command::Restricted(NodeCommand::Txn(ops)), Reply::Txn(results))
+            if !locks_stand(step, ops, results) =>
+        {
+            forgotten(step)
+        }
         _ => kept,
     }
 }

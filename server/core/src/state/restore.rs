@@ -302,6 +302,7 @@ fn is_row(change: &Change) -> bool {
         | Change::LastServer(_)
         | Change::Autopilot(..)
         | Change::Deadlocks(_)
+        | Change::OperatorHosts(_)
         | Change::Format(_)
         | Change::ForgottenTombstones(_) => true,
         Change::Cleared | Change::TreeDeleted(_) => false,
@@ -346,6 +347,7 @@ fn is_ours(row: &Change) -> bool {
             | Change::Server(..)
             | Change::Autopilot(..)
             | Change::Deadlocks(_)
+            | Change::OperatorHosts(_)
             | Change::Format(_)
             | Change::LeaseKey(_)
             | Change::GossipKey(_)

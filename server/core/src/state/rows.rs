@@ -10,12 +10,13 @@ use super::keys::{Keys, request_row};
 use super::member::Members;
 use super::prepared_query::PreparedQueries;
 use super::replies::Replies;
+use super::rights;
 use super::session::Sessions;
 use crate::fault_injection::FaultPoint;
 use bytes::Bytes;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::deadlock::Deadlocks;
-use lockmesh_protocol::id::{Fence, LogIndex, ServerId};
+use lockmesh_protocol::id::{Fence, LogIndex, NodeName, ServerId};
 use lockmesh_protocol::lease::LeaseKey;
 use lockmesh_protocol::record::{Autopilot, Server};
 use std::collections::{BTreeMap, BTreeSet, btree_map};
@@ -62,6 +63,8 @@ pub struct State {
     pub(super) autopilot_index: LogIndex,
     /// The policy for deadlocks, and those found.
     pub(super) deadlocks: Arc<Deadlocks>,
+    /// The nodes whose agents may send operator requests; all if it is empty.
+    pub(super) operator_hosts: Arc<BTreeSet<NodeName>>,
     /// The gathered parts of restores, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     /// The fault points of tests.
@@ -117,13 +120,14 @@ impl State {
             Change::PreparedQuery(id, query) => self.prepared_queries.load(id, query),
             Change::Binding(node, id, binding) => self.sessions.load_binding(node, id, binding),
             Change::Deadlocks(deadlocks) => self.deadlocks = deadlocks,
+            Change::OperatorHosts(hosts) => self.operator_hosts = hosts,
         }
     }
 
     /// Every row as the change that sets it. Loaded into a new state, they give an equal state.
     pub fn rows(&self) -> impl Iterator<Item = Change> + '_ {
         let restore_parts = self.restore_parts.iter();
-        self.single_rows()
+        single_rows(self)
             .chain(self.catalog.rows())
             .chain(self.sessions.rows())
             .chain(self.keys.rows())
@@ -188,6 +192,7 @@ impl State {
             Change::TableIndex(table, _) => Change::TableIndex(*table, self.table_index(*table)),
             Change::Fence(_) => Change::Fence(self.fence),
             Change::Deadlocks(_) => Change::Deadlocks(self.deadlocks.clone()),
+            Change::OperatorHosts(_) => Change::OperatorHosts(self.operator_hosts.clone()),
             Change::LastAgent(_) => Change::LastAgent(self.members.last_agent),
             Change::ForgottenTombstones(_) => Change::ForgottenTombstones(self.keys.forgotten_tombstones),
             Change::Reply(..)
@@ -204,33 +209,6 @@ impl State {
             | Change::Format(_)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }
-    }
-
-    fn single_rows(&self) -> impl Iterator<Item = Change> + '_ {
-        let cluster_id = (!self.cluster_id.is_empty()).then(|| Change::ClusterId(self.cluster_id.clone()));
-        let index_base = (self.index_base != 0).then_some(Change::IndexBase(self.index_base));
-        let fence = (self.fence.0 != 0).then_some(Change::Fence(self.fence));
-        let last_agent =
-            (self.members.last_agent.0 != 0).then_some(Change::LastAgent(self.members.last_agent));
-        let tables = TABLES.into_iter().zip(self.table_indexes);
-        let tables = tables.filter(|(_, index)| index.0 != 0);
-        let last_server = (self.last_server.0 != 0).then_some(Change::LastServer(self.last_server));
-        let autopilot = (self.autopilot_index.0 != 0)
-            .then(|| Change::Autopilot(self.autopilot.clone(), self.autopilot_index));
-        let deadlocks = deadlock::row(&self.deadlocks);
-        let servers = self.servers.iter().map(|(id, row)| Change::Server(*id, Some(row.clone())));
-        let format = (self.format != 0).then_some(Change::Format(self.format));
-        let forgotten = (self.keys.forgotten_tombstones.0 != 0)
-            .then_some(Change::ForgottenTombstones(self.keys.forgotten_tombstones));
-        let lease_key = (self.lease_key != LeaseKey::default()).then_some(Change::LeaseKey(self.lease_key));
-        let gossip_key = (self.gossip_key != 0).then_some(Change::GossipKey(self.gossip_key));
-        let of_cluster = [cluster_id, lease_key, gossip_key, format, index_base];
-        of_cluster
-            .into_iter()
-            .chain([fence, last_agent, last_server, autopilot, deadlocks, forgotten])
-            .flatten()
-            .chain(servers)
-            .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))
     }
 }
 
@@ -256,4 +234,32 @@ pub(super) fn take_out<K: Ord + Clone, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V
             set.remove();
         }
     }
+}
+
+/// The rows of single values, as the changes that set them.
+fn single_rows(state: &State) -> impl Iterator<Item = Change> + '_ {
+    let cluster_id = (!state.cluster_id.is_empty()).then(|| Change::ClusterId(state.cluster_id.clone()));
+    let index_base = (state.index_base != 0).then_some(Change::IndexBase(state.index_base));
+    let fence = (state.fence.0 != 0).then_some(Change::Fence(state.fence));
+    let last_agent = (state.members.last_agent.0 != 0).then_some(Change::LastAgent(state.members.last_agent));
+    let tables = TABLES.into_iter().zip(state.table_indexes);
+    let tables = tables.filter(|(_, index)| index.0 != 0);
+    let last_server = (state.last_server.0 != 0).then_some(Change::LastServer(state.last_server));
+    let autopilot = (state.autopilot_index.0 != 0)
+        .then(|| Change::Autopilot(state.autopilot.clone(), state.autopilot_index));
+    let deadlocks = deadlock::row(&state.deadlocks);
+    let operator_hosts = rights::row(&state.operator_hosts);
+    let servers = state.servers.iter().map(|(id, row)| Change::Server(*id, Some(row.clone())));
+    let format = (state.format != 0).then_some(Change::Format(state.format));
+    let forgotten = (state.keys.forgotten_tombstones.0 != 0)
+        .then_some(Change::ForgottenTombstones(state.keys.forgotten_tombstones));
+    let lease_key = (state.lease_key != LeaseKey::default()).then_some(Change::LeaseKey(state.lease_key));
+    let gossip_key = (state.gossip_key != 0).then_some(Change::GossipKey(state.gossip_key));
+    let of_cluster = [cluster_id, lease_key, gossip_key, format, index_base];
+    of_cluster
+        .into_iter()
+        .chain([fence, last_agent, last_server, autopilot, deadlocks, operator_hosts, forgotten])
+        .flatten()
+        .chain(servers)
+        .chain(tables.map(|(table, index)| Change::TableIndex(table, index)))
 }

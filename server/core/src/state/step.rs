@@ -18,6 +18,7 @@ use super::prepared_query::write_query;
 use super::queue::{acquire_locks, end_wait, grant_freed, note_freed};
 use super::removed::{Removed, TreeBefore};
 use super::restore::restore;
+use super::rights::{configure_operator_hosts, refusal, restricted};
 use super::roster::{
     admit_server, bootstrap, configure_autopilot, forget_server, raise_format, update_server,
 };
@@ -29,7 +30,7 @@ use super::tombstone::reap_tombstones;
 use super::txn::txn;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{Key, LogIndex, Term, WallTime};
+use lockmesh_protocol::id::{AgentNumber, Key, LogIndex, Term, WallTime};
 use lockmesh_protocol::reply::{Refusal, Reply};
 use std::collections::BTreeSet;
 
@@ -55,6 +56,8 @@ pub(super) struct Step<'a> {
     pub(super) term: Term,
     /// The time of the proposal, for display only.
     pub(super) at: WallTime,
+    /// The agent that sent the command.
+    pub(super) origin: Option<AgentNumber>,
     changes: &'a mut Vec<Change>,
     /// The rows that were removed in bulk.
     removed: &'a mut Removed,
@@ -88,13 +91,14 @@ impl<'a> Step<'a> {
         // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
         let (freed, vacated, services) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let undo = None;
+        let (origin, undo) = (None, None);
         Self {
             state,
             index,
             log_index,
             term,
             at,
+            origin,
             changes,
             removed,
             touched_services,
@@ -112,14 +116,17 @@ impl<'a> Step<'a> {
 
     /// Executes a new command, and grants every lock with waiters that it freed.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
-        let reply = self.carry_out(command);
+        let reply = match refusal(self, command) {
+            Some(refusal) => Reply::Refused(refusal),
+            None => self.carry_out(command),
+        };
         // Last: no lock is granted that the same command acquires, or to a session that it ends.
         grant_freed(self);
         move_service_indexes(self);
         reply
     }
 
-    fn carry_out(&mut self, command: &Command) -> Reply {
+    pub(super) fn carry_out(&mut self, command: &Command) -> Reply {
         match command {
             Command::Kv(command) => kv(self, command),
             Command::CreateSession(session) => create_session(self, session),
@@ -166,6 +173,8 @@ impl<'a> Step<'a> {
             Command::UpdateCoordinate { node, coordinate } => update_coordinate(self, node, coordinate),
             Command::PreparedQuery(command) => write_query(self, command),
             Command::ConfigureDeadlocks(policy) => configure_deadlocks(self, *policy),
+            Command::Restricted(command) => restricted(self, command),
+            Command::ConfigureOperatorHosts(hosts) => configure_operator_hosts(self, hosts),
             Command::AcquireLocks { locks, session, wait } => {
                 let wait = (!wait.is_zero()).then_some(*wait);
                 reply_or_refusal(acquire_locks(self, locks, *session, wait))

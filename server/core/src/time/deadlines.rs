@@ -212,11 +212,11 @@ fn end_of(view: &ClusterView<'_>, subject: &Subject) -> Option<Command> {
 
 /// Returns the keys whose locks a command would acquire.
 fn locks_of(command: &Command) -> impl Iterator<Item = &Key> {
-    let (alone, operations): (_, &[TxnOp]) = match command {
-        Command::Kv(KvCommand::Acquire(new, _) | KvCommand::Enqueue { new, .. }) => (Some(&new.key), &[]),
-        Command::Txn(operations) => (None, operations),
-        _ => (None, &[]),
+    let alone = match command {
+        Command::Kv(KvCommand::Acquire(new, _) | KvCommand::Enqueue { new, .. }) => Some(&new.key),
+        _ => None,
     };
+    let operations = command.operations().unwrap_or_default();
     let several: &[RequestedLock] = match command {
         Command::AcquireLocks { locks, .. } => locks,
         _ => &[],

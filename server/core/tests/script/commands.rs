@@ -27,6 +27,9 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
         let ops: Result<Vec<TxnOp>, String> = ops.split(';').map(|op| txn_op(op.trim())).collect();
         return Ok(Some(Command::Txn(ops?)));
     }
+    if let Some(line) = line.strip_prefix("restricted ") {
+        return Ok(command(line)?.map(Command::restricted));
+    }
     let mut words = Words::new(line);
     let command = match words.word()?.as_str() {
         "session" => create_session(&mut words)?,
@@ -53,17 +56,13 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
         }
         "lock" => lock(&mut words)?,
         "deadlocks" => Command::ConfigureDeadlocks(policy(&words.word()?)?),
+        "operator-hosts" => operator_hosts(&words.word_or_empty()),
         "format" => Command::RaiseFormat(words.number()? as u8),
         "coordinate" => coordinate(&mut words)?,
         "reap" => Command::ReapTombstones { up_to: index(&mut words)? },
         "register" => Command::Register(registration(&mut words)?),
         "deregister" => Command::Deregister(deregistration(&mut words)?),
-        "bootstrap" => {
-            let servers = words.list_option("servers").unwrap_or_default();
-            let ids = (1..).map(ServerId);
-            let servers = ids.zip(servers).map(|(id, name)| new_server(&name).with_id(id)).collect();
-            Command::Bootstrap { cluster_id: words.word()?, servers, lease_key: LeaseKey([7; 32]) }
-        }
+        "bootstrap" => bootstrap(&mut words)?,
         "admit-server" => Command::AdmitServer(admitted(&mut words)?),
         "update-server" => {
             let id = ServerId(words.number()?);
@@ -90,6 +89,17 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
     };
     words.end()?;
     Ok(Some(command))
+}
+
+fn operator_hosts(names: &str) -> Command {
+    let hosts = names.split(',').filter(|host| !host.is_empty()).map(NodeName::from);
+    Command::ConfigureOperatorHosts(hosts.collect())
+}
+
+fn bootstrap(words: &mut Words) -> Result<Command, String> {
+    let servers = words.list_option("servers").unwrap_or_default();
+    let servers = (1..).map(ServerId).zip(servers).map(|(id, name)| new_server(&name).with_id(id)).collect();
+    Ok(Command::Bootstrap { cluster_id: words.word()?, servers, lease_key: LeaseKey([7; 32]) })
 }
 
 fn policy(word: &str) -> Result<DeadlockPolicy, String> {

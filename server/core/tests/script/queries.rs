@@ -63,6 +63,7 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "bindings" => Query::Bindings(NodeName::from(words.word()?)),
         "waits" => Query::Waits(Key::from(words.word_or_empty())),
         "found-deadlocks" => Query::Deadlocks,
+        "list-operator-hosts" => Query::OperatorHosts,
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
@@ -137,6 +138,7 @@ fn show_rows(rows: &Rows) -> Vec<String> {
             });
             std::iter::once(format!("policy {policy:?}")).chain(found).collect()
         }
+        Rows::OperatorHosts(rows) => rows.iter().map(ToString::to_string).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),
         Rows::Coordinates(rows) => rows.iter().map(|(node, row)| show::coordinate(node, row)).collect(),

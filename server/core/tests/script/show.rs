@@ -9,6 +9,7 @@ use lockmesh_protocol::record::{
     RequestedLock, Service, Session, Waiter,
 };
 use lockmesh_protocol::reply::{Reply, TxnError, TxnResult};
+use std::collections::BTreeSet;
 use std::fmt::{Display, Write as _};
 
 /// A reply, on one or more lines.
@@ -151,6 +152,7 @@ pub(crate) fn change(change: &Change) -> String {
                 .map(|row| format!("server {id}: {} at {}, born {}", row.node, row.address, row.instance_id)),
         ),
         Change::LastServer(id) => format!("last server: {id}"),
+        Change::OperatorHosts(hosts) => operator_hosts(hosts),
         Change::Autopilot(autopilot, index) => {
             format!("autopilot: at least {} voters, since {index}", autopilot.min_quorum)
         }
@@ -164,6 +166,11 @@ pub(crate) fn change(change: &Change) -> String {
         Change::TreeDeleted(prefix) => format!("everything under {prefix:?} is gone"),
     };
     format!("  {line}")
+}
+
+fn operator_hosts(hosts: &BTreeSet<NodeName>) -> String {
+    let hosts: Vec<&str> = hosts.iter().map(NodeName::as_str).collect();
+    format!("operator hosts: {}", hosts.join(" "))
 }
 
 /// A change of locks in shared mode, or of requests.

@@ -521,6 +521,29 @@ fn clients_cannot_propose_leader_commands() {
 }
 
 #[test]
+fn other_hosts_cannot_operate() {
+    let mut cluster = Cluster::start(3);
+    let leader = cluster.leader();
+    let requests = || {
+        [
+            Request::BackupPart { backup: None, number: 0, stale: true },
+            Request::TransferLeader(None),
+            Request::RemoveServer(ServerId(2)),
+        ]
+    };
+    cluster.command(Command::ConfigureOperatorHosts(["A1".into()].into()));
+    for request in requests() {
+        assert_denied(&cluster.ask(leader, &agent("a2"), request), "not an operator host");
+    }
+    for request in requests() {
+        let call = cluster.call(leader, &agent("a1"), request);
+        let denied =
+            cluster.answer(leader, call).is_some_and(|answer| format!("{answer:?}").contains("operator"));
+        assert!(!denied, "a1 is an operator host");
+    }
+}
+
+#[test]
 fn foreign_agent_number_denied() {
     let mut cluster = Cluster::start(3);
     cluster.register("a2");

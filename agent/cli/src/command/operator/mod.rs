@@ -5,6 +5,7 @@ pub mod autopilot;
 pub mod deadlocks;
 mod folder;
 pub mod gossip;
+pub mod hosts;
 mod inspect;
 mod moved;
 pub mod raft;
@@ -29,6 +30,7 @@ enum Command {
     Autopilot(Online<autopilot::Args>),
     Deadlocks(Online<deadlocks::Args>),
     Gossip(Online<gossip::Args>),
+    Hosts(Online<hosts::Args>),
     Raft(raft::Args),
     Snapshot(snapshot::Args),
     Tls(tls::Args),
@@ -43,6 +45,7 @@ pub async fn run(args: Args) -> Result<ExitCode, CliError> {
         Command::Autopilot(args) => autopilot::run(args.args, &args.connection.context()?).await,
         Command::Deadlocks(args) => deadlocks::run(args.args, &args.connection.context()?).await,
         Command::Gossip(args) => gossip::run(args.args, &args.connection.context()?).await,
+        Command::Hosts(args) => hosts::run(args.args, &args.connection.context()?).await,
         Command::Raft(args) => raft::run(args).await,
         Command::Snapshot(args) => snapshot::run(args).await,
         Command::Tls(args) => tls::run(args).await,
