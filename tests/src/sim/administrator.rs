@@ -3,12 +3,15 @@
 //! alive.
 
 use super::client::Wish;
+use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::Stage;
 use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::deadlock::DeadlockPolicy;
+use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
+use std::collections::BTreeSet;
 
 /// One in this many wake-ups leads to a request.
 const ASKS_ONE_IN: u64 = 8;
@@ -22,19 +25,33 @@ const FORCES_ONE_IN: u64 = 4;
 const ROTATES_ONE_IN: u64 = 8;
 
 /// The state of the client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Administrator {
+    node: NodeName,
     served: bool,
 }
 
 impl Administrator {
+    /// Returns the client of an agent.
+    pub fn new(place: usize) -> Self {
+        Self { node: format!("n{place}").into(), served: false }
+    }
+
     /// Returns `true` if the client was served since the storm ended.
     pub fn is_content(&self) -> bool {
         self.served
     }
 
     /// Returns the next request, if any.
-    pub fn wish(&self, stage: &mut Stage) -> Option<Wish> {
+    pub fn wish(&mut self, stage: &mut Stage, judge: &Judge) -> Option<Wish> {
+        let state = judge.history.state();
+        // After the storm all hosts are operator hosts again.
+        if stage.calm && !state.is_operator_host(&NodeName::from("")) {
+            self.served = false;
+            let opens = state.is_operator_host(&self.node);
+            let open = Request::Propose(None, Command::ConfigureOperatorHosts(BTreeSet::new()));
+            return opens.then(|| Wish::new(stage.now, open));
+        }
         if self.served || !(stage.calm || stage.draw.once_in(ASKS_ONE_IN)) {
             return None;
         }
@@ -46,6 +63,7 @@ impl Administrator {
             false if !stage.calm && stage.now.0.is_multiple_of(FORCES_ONE_IN) => force_leave(stage),
             false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 1 => rotate_key(stage),
             false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 3 => configure_deadlocks(stage),
+            false if !stage.calm && stage.now.0 % ROTATES_ONE_IN == 5 => configure_hosts(stage),
             false => Request::Status,
         };
         Some(Wish::new(stage.now, request))
@@ -77,6 +95,14 @@ fn configure_deadlocks(stage: &Stage) -> Request {
     let refuses = (stage.now.0 / ROTATES_ONE_IN).is_multiple_of(2);
     let policy = if refuses { DeadlockPolicy::Refuse } else { DeadlockPolicy::Report };
     Request::Propose(None, Command::ConfigureDeadlocks(policy))
+}
+
+/// Makes one node, or all nodes, operator hosts.
+fn configure_hosts(stage: &Stage) -> Request {
+    let number = stage.now.0 / ROTATES_ONE_IN;
+    let host = format!("n{}", number % stage.plan.clients.agents as u64).as_str().into();
+    let hosts = Some(host).filter(|_| !number.is_multiple_of(3)).into_iter().collect();
+    Request::Propose(None, Command::ConfigureOperatorHosts(hosts))
 }
 
 /// Rotates the gossip key, from a number that may be wrong.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use lockmesh_protocol::command::{Command, Deregistration, KvCommand, NewEntry, Registration};
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::node_command::NodeCommand;
 use lockmesh_protocol::record::{Behavior, Check, CheckStatus, Node, SERF_HEALTH, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -62,7 +63,23 @@ impl Cataloguer {
             (_, None) => self.session(stage),
             _ => Command::Register(self.registration(CheckStatus::Passing)),
         };
+        // No random draw, so that a seed gives the same storm as without it.
+        let command = match (stage.now.0 % 16, self.health_of_another(stage)) {
+            (1, Some(health)) if !stage.calm => Command::Register(health).restricted(),
+            (0..=7, _) => command.restricted(),
+            _ => command,
+        };
         Some(Wish::new(stage.now, Request::Propose(None, command)))
+    }
+
+    /// Returns a registration that fails another agent's node, if that is not alive.
+    fn health_of_another(&self, stage: &Stage) -> Option<Registration> {
+        let number = stage.now.0 / 16 % stage.plan.clients.agents as u64;
+        let node = Some(NodeName::from(format!("N{number}")));
+        let node = node.filter(|node| node.folded() != self.own_node)?;
+        let check = Check::of(node.clone(), SERF_HEALTH.into(), CheckStatus::Critical);
+        let node = Node::of(node, String::new(), "127.0.0.1");
+        Some(Registration { node, skip_node_update: true, service: None, checks: vec![check] })
     }
 
     fn deregister(&self, check: Option<CheckId>) -> Command {
@@ -126,7 +143,12 @@ impl Cataloguer {
             }
             // If the command ended the session, the next acquire would show it; the client creates
             // a new one.
-            (Command::DestroySession(_) | Command::Deregister(_), _) => self.session = None,
+            (
+                Command::DestroySession(_)
+                | Command::Deregister(_)
+                | Command::Restricted(NodeCommand::DestroySession(_) | NodeCommand::Deregister(_)),
+                _,
+            ) => self.session = None,
             (Command::Kv(_), Response::Applied(Applied { reply: Reply::Refused(_), .. })) => {
                 self.session = None;
             }

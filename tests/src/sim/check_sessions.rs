@@ -18,6 +18,7 @@ use super::world::World;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, SessionId, Term};
+use lockmesh_protocol::node_command::NodeCommand;
 use lockmesh_protocol::record::{CheckStatus, Session};
 use lockmesh_protocol::time::Time;
 use std::collections::BTreeMap;
@@ -102,7 +103,7 @@ impl World {
             }
         }
         let command = past.proposal.as_ref().map(|proposal| &proposal.command);
-        if matches!(command, Some(Command::Register(_))) {
+        if matches!(command, Some(Command::Register(_) | Command::Restricted(NodeCommand::Register(_)))) {
             let term = past.entry.term;
             ended.iter().for_each(|session| self.note_end(session, term));
         }

@@ -94,7 +94,7 @@ impl Client {
         all.push(Self::Cataloguer(Cataloguer::new(place)));
         all.extend((0..plan.readers).map(|_| Self::Reader(Reader::default())));
         all.extend(Watcher::all(stage).into_iter().map(Self::Watcher));
-        all.push(Self::Administrator(Administrator::default()));
+        all.push(Self::Administrator(Administrator::new(place)));
         all.extend(plan.archives.then(|| Self::Archivist(Archivist::default())));
         all.extend(plan.has_queries.then(|| Self::Querier(Querier::new(place))));
         all
@@ -133,7 +133,7 @@ impl Client {
             (Self::Watcher(watcher), _) => Some(watcher.wish(stage)),
             (Self::Querier(querier), _) => querier.wish(stage),
             (Self::Archivist(archivist), _) => archivist.wish(stage),
-            (Self::Administrator(administrator), _) => administrator.wish(stage),
+            (Self::Administrator(administrator), _) => administrator.wish(stage, judge),
             (Self::Resident(resident), _) => resident.wish(stage, judge),
         }
     }

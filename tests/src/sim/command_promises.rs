@@ -112,10 +112,6 @@ impl Job {
         if self.record.ended_early {
             return Some(format!("{} is released while its command is alive", self.key));
         }
-        // The former sessions of a host that another one replaced end later (seed 12560).
-        if self.record.servers_end_it {
-            return None;
-        }
         if self.record.has_exited && !self.record.end_requested {
             return Some(format!("the supervisor exited, but {} is still held", self.key));
         }

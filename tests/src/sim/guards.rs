@@ -27,6 +27,7 @@ use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, NodeLeave};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::lease::HealthWindow;
+use lockmesh_protocol::node_command::NodeCommand;
 use lockmesh_protocol::record::LossCause;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::Unavailable;
@@ -281,9 +282,9 @@ impl World {
                 Some(session) => (Some(session), Some(key.clone())),
                 None => return,
             },
-            Some(Command::DestroySession(session)) if self.stage.revoked.contains(session) => {
-                (Some(*session), None)
-            }
+            Some(
+                Command::DestroySession(session) | Command::Restricted(NodeCommand::DestroySession(session)),
+            ) if self.stage.revoked.contains(session) => (Some(*session), None),
             Some(Command::Kv(KvCommand::Release(new, session))) => {
                 let applied = past.reply.as_ref().map(|applied| &applied.reply);
                 let takes_effect = matches!(applied, Some(Reply::Succeeded(true)));

@@ -138,6 +138,8 @@ marks! {
     GrantedSeveral: "several locks were granted at once",
     Deadlock: "a request closed a circle of waits",
     DeadlockRefused: "a request that would have closed a circle of waits was refused",
+    OtherNodeRefused: "a write about another living node was refused",
+    OtherHostRefused: "an operator's command of another host was refused",
     RequestRefused: "a request for locks could never be granted",
     Contended: "a lock was refused because it was held",
     Delayed: "a lock was refused because of a lock-delay",

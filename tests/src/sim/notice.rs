@@ -195,6 +195,11 @@ impl World {
         {
             self.stage.hit(Mark::DeleteBehavior);
         }
+        match &reply.reply {
+            Reply::Refused(Refusal::OtherNode(_)) => self.stage.hit(Mark::OtherNodeRefused),
+            Reply::Refused(Refusal::NotOperatorHost(_)) => self.stage.hit(Mark::OtherHostRefused),
+            _ => {}
+        }
         let leaves =
             |change: &Change| matches!(change, Change::Waiter(.., None) | Change::LockRequest(_, None));
         let gives_up = || past.changes.iter().any(leaves);

@@ -16,8 +16,8 @@ use lockmesh_cli::supervision::message::Message;
 use lockmesh_cli::supervision::{
     End, Input, LOSS_FAREWELL_TIMEOUT, Outcome, Output, Role, SignalNumber, Supervision, Terms,
 };
+use lockmesh_client::GuardState;
 use lockmesh_client::holder::{HoldId, Moment};
-use lockmesh_client::{GuardState, Loss};
 use lockmesh_protocol::id::{Key, SessionId};
 use lockmesh_protocol::time::Time;
 use std::collections::VecDeque;
@@ -169,8 +169,6 @@ pub(super) struct Record {
     pub(super) revoked_at: Option<Time>,
     /// The time at which the guard learned of a loss, and the longest time from then to SIGKILL.
     pub(super) learned_loss: Option<(Time, Duration)>,
-    /// `true` if the guard learned that the servers have ended the session, or end it.
-    pub(super) servers_end_it: bool,
     /// `true` if a release of the hold, or the end of its session, was requested.
     pub(super) end_requested: bool,
     /// `true` if the supervisor gives the hold back, or has given it back.
@@ -358,7 +356,6 @@ impl Job {
             GuardState::Lost(loss) => {
                 let grace = super::command_promises::longest_grace(loss, self.terms.lock_delay);
                 self.record.learned_loss.get_or_insert((stage.now, grace));
-                self.record.servers_end_it |= matches!(loss, Loss::Ended(_) | Loss::SessionGone);
                 self.look_soon(stage);
             }
         }

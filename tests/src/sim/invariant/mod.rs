@@ -27,6 +27,7 @@
 //! | `leadership` | an agent treats a server as leader only on that server's own word |
 //! | `registrations` | no command precedes its registration, or follows its known removal |
 //! | `parked_reads` | a read is parked at a server only while a caller waits for it |
+//! | `rights` | a client without the right changes no other living node; operator hosts hold |
 //! | `replicas` | servers that applied the same index hold the same state |
 //! | `raft` | one leader and one vote per term, logs that agree, committed entries stay |
 //! | `durable` | no promise before it is durable |
@@ -60,6 +61,7 @@ mod prepared_queries;
 mod raft;
 mod registrations;
 mod replicas;
+mod rights;
 mod silence;
 mod ttl;
 mod verdicts;
@@ -276,6 +278,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(fairness::Fairness::default()),
         Box::new(fencing::Fencing::default()),
         Box::new(deadlocks::DeadlocksFound::default()),
+        Box::new(rights::Rights::default()),
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
         Box::new(check_sessions::CheckSessions::default()),
