@@ -64,7 +64,7 @@ impl Cataloguer {
             _ => Command::Register(self.registration(CheckStatus::Passing)),
         };
         // No random draw, so that a seed gives the same storm as without it.
-        let command = match (stage.now.0 % 16, self.health_of_another(stage)) {
+        let command = match (stage.now.0 % 20, self.health_of_another(stage)) {
             (1, Some(health)) if !stage.calm => Command::Register(health).restricted(),
             (0..=7, _) => command.restricted(),
             _ => command,
@@ -74,7 +74,7 @@ impl Cataloguer {
 
     /// Returns a registration that fails another agent's node, if that is not alive.
     fn health_of_another(&self, stage: &Stage) -> Option<Registration> {
-        let number = stage.now.0 / 16 % stage.plan.clients.agents as u64;
+        let number = stage.now.0 / 20 % stage.plan.clients.agents as u64;
         let node = Some(NodeName::from(format!("N{number}")));
         let node = node.filter(|node| node.folded() != self.own_node)?;
         let check = Check::of(node.clone(), SERF_HEALTH.into(), CheckStatus::Critical);
