@@ -20,13 +20,13 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_710, 920)),
+    ("protocol", most(3_750, 940)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(15_730, 15_410)),
+    ("server/core", most(15_860, 15_520)),
     ("server", most(9_250, 4_780)),
     ("agent/client", most(7_060, 3_480)),
     ("agent/core", most(10_140, 7_500)),
-    ("agent", most(15_340, 9_830)),
+    ("agent", most(15_370, 9_840)),
     ("agent/cli", most(11_000, 3_960)),
     ("agent/migrate", most(3_180, 1_450)),
     ("tests", most(0, 41_220)),

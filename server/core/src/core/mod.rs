@@ -1,5 +1,6 @@
 //! The server itself: handles one input at a time and lists the effects.
 
+mod audit;
 mod config;
 mod decisions;
 mod overdue;
@@ -28,6 +29,7 @@ use crate::raft::message::{MessageKind, PeerMessage};
 use crate::state::{Outputs, State};
 use crate::time::deadlines::Deadlines;
 use crate::upgrade;
+use audit::Audit;
 pub use config::{ClusterStart, CoreConfig};
 use lockmesh_protocol::command::{Command, NodeFailure, RestoreStep};
 use lockmesh_protocol::format::{self, FormatError};
@@ -58,6 +60,7 @@ pub struct Core {
     /// `true` if the engine led at the end of the last turn.
     led: bool,
     observer: Observer,
+    audit: Audit,
     /// An empty list for the decisions of the next input, kept for its memory.
     decisions: Vec<Decision>,
 }
@@ -79,6 +82,7 @@ impl Core {
             arrived: None,
             led: false,
             observer: Observer::default(),
+            audit: Audit::default(),
             decisions: Vec::new(),
             replica: Replica::new(config, recovered),
         }
@@ -500,6 +504,7 @@ impl Core {
             self.deadlines.timers.note_all(now, &outbox.changes[news..]);
             self.observer.applied(now, &outbox.changes[news..], &self.replica.state);
             self.judge.applied(now, &self.replica.state, &outbox.changes[news..]);
+            self.audit.applied(now, &self.replica.state, (&proposal, &applied), &outbox.changes[news..]);
         }
         match origin {
             Origin::Client(token, came) => {
