@@ -39,7 +39,7 @@ lockmesh_net::metrics! {
         "Commands that the state rejected", by ["reason"], of [
             "invalid_session", "missing_session", "session_id_in_use", "missing_node", "unknown_member",
             "missing_check", "critical_check", "queue_full", "catalog", "forgotten", "roster", "restore",
-            "txn",
+            "txn", "lock", "other_node", "not_operator_host", "too_many_sessions",
         ];
     pub UNAVAILABLE: IntCounterVec = "lockmesh_http_unavailable_total",
         "Requests without a reply from the quorum", by ["reason"], of [

@@ -119,7 +119,9 @@ impl Change {
             Self::Reply(_, _, Some(applied)) => match applied.reply {
                 Reply::Refused(Refusal::PreparedQuery(_)) => 6,
                 Reply::Refused(Refusal::Lock(LockRefusal::Deadlock { .. })) => 9,
-                Reply::Refused(Refusal::OtherNode(_) | Refusal::NotOperatorHost(_)) => 10,
+                Reply::Refused(
+                    Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) | Refusal::TooManySessions(..),
+                ) => 10,
                 Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
             },

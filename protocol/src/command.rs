@@ -187,7 +187,7 @@ pub enum Command {
     /// Changes the reaction to requests that would close a circle of waits.
     ConfigureDeadlocks(DeadlockPolicy),
     /// Executes the command of a client without an operator's right. It is refused if it is about
-    /// another node whose agent, or a session of it, is alive.
+    /// another agent's node.
     Restricted(NodeCommand),
     /// Sets the nodes whose agents may send operator requests; with none, every agent may.
     ConfigureOperatorHosts(BTreeSet<NodeName>),

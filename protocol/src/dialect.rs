@@ -165,16 +165,26 @@ fn since(query: &Query) -> Dialect {
 impl Response {
     /// Converts the response for a peer that supports this version. Before [`Dialect::Second`] it
     /// has no sessions that were given up, and their losses have the cause `Destroyed`; before
-    /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live; before
-    /// [`Dialect::Fourth`] its losses have no output of a check; before [`Dialect::Sixth`] the end
-    /// of a process is `Destroyed` too; before [`Dialect::Seventh`] a refused request for locks is
-    /// one that got none, as is before [`Dialect::Eighth`] one that would
-    /// close a circle of waits. A backup with rows that the peer
-    /// does not support is denied.
+    /// [`Dialect::Third`] it has no deleted keys among the losses, since their sessions live;
+    /// before [`Dialect::Fourth`] its losses have no output of a check; before [`Dialect::Sixth`]
+    /// the end of a process is `Destroyed` too; before [`Dialect::Seventh`] a refused request for
+    /// locks is one that got none, as is before [`Dialect::Eighth`] one that would close a circle
+    /// of waits; before [`Dialect::Ninth`] a command without the right, and a session above its
+    /// node's limit, are denied, as is always a backup with rows that the peer does not support.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
+            // The state refuses commands of older agents for these reasons too.
+            Self::Applied(Applied {
+                reply:
+                    Reply::Refused(
+                        refusal @ (Refusal::OtherNode(_)
+                        | Refusal::NotOperatorHost(_)
+                        | Refusal::TooManySessions(..)),
+                    ),
+                ..
+            }) if dialect < Dialect::Ninth => Self::Unavailable(Unavailable::Denied(refusal.to_string())),
             // A plain acquire of a session that also sent newer requests, through another agent.
             Self::Applied(Applied { index, reply: Reply::Refused(Refusal::Lock(refusal)) })
                 if dialect < since_refusal(&refusal) =>
@@ -365,6 +375,22 @@ mod tests {
         let listing = call(Request::RenewGivingUp(Box::new(renewal.into())));
         assert_eq!(*listing.in_dialect(Dialect::Sixth), call(Request::RenewLease(renewal)));
         assert_eq!(*listing.in_dialect(Dialect::Seventh), listing);
+    }
+
+    #[test]
+    fn refusals_denied_to_older_agents() {
+        let refusals = [
+            Refusal::OtherNode("n2".into()),
+            Refusal::NotOperatorHost("n1".into()),
+            Refusal::TooManySessions("n1".into(), 7),
+        ];
+        for refusal in refusals {
+            let text = refusal.to_string();
+            let refused = Response::Applied(Applied { index: LogIndex(7), reply: Reply::Refused(refusal) });
+            assert_eq!(refused.clone().in_dialect(Dialect::Ninth), refused);
+            let denied = Response::Unavailable(Unavailable::Denied(text));
+            assert_eq!(refused.in_dialect(Dialect::Eighth), denied);
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@
 //! | 7 | [`Command::CreateBoundSession`], [`Command::EndOfProcess`], [`Change::Binding`] and [`LossCause::ProcessExited`] |
 //! | 8 | [`Command::AcquireLocks`], [`Change::LockRequest`], [`Change::SharedHold`], [`Change::SharedDelay`], [`Reply::GrantedAll`] and [`Refusal::Lock`] |
 //! | 9 | [`Command::ConfigureDeadlocks`], [`Change::Deadlocks`] and [`LockRefusal::Deadlock`] |
-//! | 10 | [`Command::Restricted`], [`Command::ConfigureOperatorHosts`], [`Change::OperatorHosts`], [`Refusal::OtherNode`] and [`Refusal::NotOperatorHost`] |
+//! | 10 | [`Command::Restricted`], [`Command::ConfigureOperatorHosts`], [`Change::OperatorHosts`], [`Refusal::OtherNode`], [`Refusal::NotOperatorHost`] and [`Refusal::TooManySessions`] |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -48,6 +48,7 @@
 //! [`Command::ConfigureOperatorHosts`]: crate::command::Command::ConfigureOperatorHosts
 //! [`Refusal::OtherNode`]: crate::reply::Refusal::OtherNode
 //! [`Refusal::NotOperatorHost`]: crate::reply::Refusal::NotOperatorHost
+//! [`Refusal::TooManySessions`]: crate::reply::Refusal::TooManySessions
 //!
 //! To add version 11:
 //!

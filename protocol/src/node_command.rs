@@ -1,13 +1,13 @@
 //! Writes about nodes: their catalog entries and their sessions.
 //!
 //! A client without an operator's right may send them only about its agent's own node, or about a
-//! node without a living agent or sessions of one. The agent marks such a command with
-//! [`Command::restricted`], and the state checks it at its log entry. A type of its own keeps the
-//! mark from being nested.
+//! node without an agent; it may also remove what a dead agent's node left. The agent marks such a
+//! command with [`Command::restricted`], and the state checks it at its log entry. A type of its
+//! own keeps the mark from being nested.
 
 use crate::command::{CatalogVerb, Command, Deregistration, Registration, TxnOp};
 use crate::id::{NodeName, SessionId};
-use crate::record::Coordinate;
+use crate::record::{Coordinate, SessionSpec};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ pub enum NodeCommand {
     },
     /// [`Command::Txn`] with a write to the catalog.
     Txn(Vec<TxnOp>),
+    /// [`Command::CreateSession`] on another node.
+    CreateSession(SessionSpec),
 }
 
 impl From<NodeCommand> for Command {
@@ -47,12 +49,14 @@ impl From<NodeCommand> for Command {
             NodeCommand::GiveUpSession { session, silent_for } => Self::GiveUpSession { session, silent_for },
             NodeCommand::UpdateCoordinate { node, coordinate } => Self::UpdateCoordinate { node, coordinate },
             NodeCommand::Txn(ops) => Self::Txn(ops),
+            NodeCommand::CreateSession(session) => Self::CreateSession(session),
         }
     }
 }
 
 impl Command {
-    /// Returns `true` if [`Self::restricted`] marks the command.
+    /// Returns `true` if [`Self::restricted`] marks the command, except for new sessions: almost
+    /// all are of the agent's own node.
     pub fn is_about_nodes(&self) -> bool {
         match self {
             Self::Register(_)
@@ -75,6 +79,7 @@ impl Command {
             Self::GiveUpSession { session, silent_for } => NodeCommand::GiveUpSession { session, silent_for },
             Self::UpdateCoordinate { node, coordinate } => NodeCommand::UpdateCoordinate { node, coordinate },
             Self::Txn(ops) if ops.iter().any(writes_catalog) => NodeCommand::Txn(ops),
+            Self::CreateSession(session) => NodeCommand::CreateSession(session),
             other => return other,
         })
     }

@@ -134,11 +134,10 @@ pub enum Refusal {
     /// A request for locks that could never be granted.
     #[error("{0}")]
     Lock(LockRefusal),
-    /// A write about another node whose agent, or a session of it, is alive, from a client without
-    /// an operator's right.
+    /// A write about another agent's node, from a client without an operator's right.
     #[error(
-        "Permission denied: {0:?} is another node, and its agent or its sessions are alive, so this needs an operator's \
-         right: send it on that host, or through the agent's Unix socket"
+        "Permission denied: {0:?} is another agent's node, so this needs an operator's right: send it on that host, or \
+         with the right `all` on an agent's Unix socket"
     )]
     OtherNode(NodeName),
     /// An operator request through the agent of a node that is not an operator host.
@@ -146,6 +145,9 @@ pub enum Refusal {
         "Permission denied: {0:?} is not an operator host: send it on one of those that `lockmesh operator hosts` lists"
     )]
     NotOperatorHost(NodeName),
+    /// The node has the maximum number of sessions.
+    #[error("node {0:?} has {1} sessions, the maximum: end sessions that nothing needs, and retry")]
+    TooManySessions(NodeName, usize),
 }
 
 /// The reason why a request for locks was rejected. Stored: only appended to.

@@ -130,7 +130,11 @@ impl Rules {
         let (uid, gid) = match peer {
             Peer::Tcp(_) if peer.is_loopback() => return self.tcp.judge(need),
             Peer::Tcp(_) => return self.remote.judge(need),
-            Peer::Unix { uid: Some(uid), gid, pid: Some(1..), .. } if uid != OVERFLOW_ID => (uid, gid),
+            Peer::Unix { uid: Some(uid), gid, pid: Some(1..), .. }
+                if uid != OVERFLOW_ID && gid != Some(OVERFLOW_ID) =>
+            {
+                (uid, gid)
+            }
             Peer::Unix { .. } => {
                 self.users.iter().try_for_each(|(_, rule)| rule.judge(need))?;
                 return self.socket.judge(need);

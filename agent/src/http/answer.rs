@@ -27,6 +27,8 @@ const OUR_CHANGES: HeaderName = HeaderName::from_static("x-lockmesh-reloaded");
 const OUR_OUTCOME: HeaderName = HeaderName::from_static(outcome::HEADER);
 const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-delay");
 
+/// The seconds after which a client that exceeds a limit may retry.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The content type of a text for humans.
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -125,6 +127,9 @@ impl Failure {
     /// Returns the response.
     pub(super) fn into_response(self) -> Response<Body> {
         let mut response = with_outcome(text(self.status, self.text.0), self.outcome);
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER);
+        }
         if let Some(kind) = self.with_meta {
             write_meta(response.headers_mut(), LogIndex(1), false, Duration::ZERO);
             write_effective(response.headers_mut(), kind);
@@ -162,6 +167,7 @@ impl From<Refusal> for Failure {
         let failure = match &refusal {
             // No client of Consul sends such a request.
             Refusal::Lock(_) => Self::new(StatusCode::CONFLICT, refusal.to_string()),
+            Refusal::TooManySessions(..) => Self::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
             Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) => {
                 Self::new(StatusCode::FORBIDDEN, refusal.to_string())
             }
@@ -169,7 +175,9 @@ impl From<Refusal> for Failure {
         };
         match refusal {
             // Room may come, and another id is drawn: the same request may succeed.
-            Refusal::QueueFull(_) | Refusal::SessionIdInUse(_) => failure.with_outcome(Outcome::NotDone),
+            Refusal::QueueFull(_) | Refusal::SessionIdInUse(_) | Refusal::TooManySessions(..) => {
+                failure.with_outcome(Outcome::NotDone)
+            }
             // An earlier attempt was answered, and that reply is no longer known.
             Refusal::Forgotten => failure.with_outcome(Outcome::Unknown),
             _ => failure,
@@ -208,6 +216,7 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::Lock(_) => "lock",
         Refusal::OtherNode(_) => "other_node",
         Refusal::NotOperatorHost(_) => "not_operator_host",
+        Refusal::TooManySessions(..) => "too_many_sessions",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use lockmesh_core::state::{
-    LOSS_KEYS_KEPT, LOSSES_KEPT, Listing, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX,
+    LOSS_KEYS_KEPT, LOSSES_KEPT, Listing, NODE_SESSIONS_MAX, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX,
 };
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
@@ -285,6 +285,26 @@ fn foreign_restore_parts_are_dropped() {
     cluster.apply(Command::Restore(RestoreStep::Part { id: 2, number: 0, rows }));
     assert_eq!(cluster.apply(Command::Restore(RestoreStep::Commit { id: 2, parts: 1 })), Reply::Done);
     assert!(!cluster.state.rows().any(|row| matches!(row, Change::RestorePart(..))));
+}
+
+#[test]
+fn full_node_rejects_new_session() {
+    let mut cluster = Cluster::new();
+    cluster.apply(Command::RaiseFormat(format::NEWEST));
+    cluster.create_session("first");
+    let row = cluster.state.session(session("first")).expect("it was created").clone();
+    for number in 1..NODE_SESSIONS_MAX as u128 {
+        let id = SessionId::from_random(number.to_be_bytes());
+        cluster.state.load(Change::Session(id, Some(row.clone())));
+    }
+    let create = |node: &str| {
+        let spec = SessionSpec { id: session("last"), node: node.into(), ..row.spec.clone() };
+        Command::CreateSession(spec)
+    };
+    let full = Refusal::TooManySessions("N1".into(), NODE_SESSIONS_MAX);
+    assert_eq!(cluster.apply(create("N1")), Reply::Refused(full));
+    cluster.apply(Command::DestroySession(session("first")));
+    assert_eq!(cluster.apply(create("N1")), Reply::Session(session("last")));
 }
 
 /// A queue has a maximum length; sessions in it may repeat their requests.

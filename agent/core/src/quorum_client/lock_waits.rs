@@ -165,7 +165,9 @@ impl LockWaits {
             Request::Propose(_, Command::Kv(KvCommand::Release(entry, session))) => {
                 self.is_unresolved(&entry.key, *session)
             }
-            Request::Propose(_, Command::Txn(ops)) => !self.waits.is_empty() && ops.iter().any(is_unlock),
+            Request::Propose(_, command) if !self.waits.is_empty() => {
+                command.operations().is_some_and(|operations| operations.iter().any(is_unlock))
+            }
             _ => false,
         }
     }

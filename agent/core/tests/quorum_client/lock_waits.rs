@@ -1,9 +1,9 @@
 //! Lock waits: how they end, and the release of undelivered grants.
 
 use super::*;
-use lockmesh_protocol::command::{KvVerb, NewEntry, TxnKv, TxnOp};
+use lockmesh_protocol::command::{CatalogVerb, KvVerb, NewEntry, TxnKv, TxnOp};
 use lockmesh_protocol::id::Fence;
-use lockmesh_protocol::record::{Entry, Lock};
+use lockmesh_protocol::record::{Check, CheckStatus, Entry, Lock};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -450,11 +450,16 @@ fn release_in_transaction() -> LocalCall {
     let NewEntry { key, value, flags } = entry("job");
     let (verb, session) = (KvVerb::Unlock, Some(session().to_string()));
     let unlock = TxnKv { verb, key, value, flags, index: LogIndex(0), session };
-    LocalCall::Propose(Command::Txn(vec![TxnOp::Kv(unlock)]))
+    let check = Check::of("n1".into(), "disk".into(), CheckStatus::Passing);
+    let check = TxnOp::Check { verb: CatalogVerb::Set, check, expected: LogIndex(0) };
+    LocalCall::Propose(Command::Txn(vec![TxnOp::Kv(unlock), check]).restricted())
 }
 
 fn is_release(asked: &Asked) -> bool {
-    matches!(&asked.request, Request::Propose(_, Command::Kv(KvCommand::Release(..)) | Command::Txn(_)))
+    matches!(
+        &asked.request,
+        Request::Propose(_, Command::Kv(KvCommand::Release(..)) | Command::Restricted(_))
+    )
 }
 
 /// `cargo sim 70232`: a release overtook the retried enqueue of its own session. The enqueue was

@@ -180,8 +180,12 @@ pub(super) async fn create(call: &Call<'_>, body: Body) -> Result<Response<Body>
     // Before the session exists: there is no moment at which nobody watches the process.
     let client = call.peer.socket_client();
     let mut bound = process.map(|wanted| bound_sessions.watch(client, &session.node, wanted)).transpose()?;
+    let own = call.api.identity.node.folded();
     for _ in 0..ID_DRAWS {
         let command = match &bound {
+            None if session.node.folded() != own && !call.may_operate() => {
+                Command::CreateSession(session.clone()).restricted()
+            }
             None => Command::CreateSession(session.clone()),
             Some(process) => {
                 let binding = bound_sessions.binding(process, keeps_lock_delay);
@@ -280,10 +284,12 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     call.check_place()?;
     let session = named(call)?;
     if let Some(reason) = end_reason(call, session)? {
-        return match call.api.upstream.call(EndSession { session, reason }).await? {
-            Some(Applied { reply: Reply::Refused(refusal), .. }) => Err(refusal.into()),
-            _ => Ok(answer::flag(true, call.layout())),
-        };
+        match call.api.upstream.call(EndSession { session, reason }).await? {
+            // The agent retries only ends of sessions of its own node.
+            Some(Applied { reply: Reply::Refused(_), .. }) if call.may_operate() => {}
+            Some(Applied { reply: Reply::Refused(refusal), .. }) => return Err(refusal.into()),
+            _ => return Ok(answer::flag(true, call.layout())),
+        }
     }
     let applied = call.propose(Command::DestroySession(session)).await?;
     match applied.reply {

@@ -330,7 +330,12 @@ impl upstream::Quorum for Quorum {
                     Call::Read { query, consistency, blocking }
                 }
                 LocalCall::EndSession { session, reason } => {
-                    Call::Propose(None, end(session, reason).restricted())
+                    let ended = self.answer(Call::Propose(None, end(session, reason).restricted())).await;
+                    return Ok(Answered::Response(match reason {
+                        EndReason::Closed | EndReason::ProcessExited => ended,
+                        // Answered at once.
+                        _ => Response::Done,
+                    }));
                 }
                 LocalCall::Acquire { locks, session, wait } => {
                     return self.acquire(locks, session, wait).await;

@@ -52,7 +52,9 @@ fn end(turn: &mut Turn<'_>, counts: &mut JudgeCounts, given_up: &GivenUp) {
             }
             None => Command::DestroySession(session),
         };
-        if !turn.is_on_its_way(|under_way| *under_way == command) {
+        // The agent's own command is restricted.
+        let sent = command.clone().restricted();
+        if !turn.is_on_its_way(|under_way| *under_way == command || *under_way == sent) {
             counts.given_up_by_answer += 1;
             tracing::info!(%session, node = %agent.node, ?silent_for, "ending a session that its guard gave up");
             turn.propose_own(command);

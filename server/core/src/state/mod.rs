@@ -93,6 +93,7 @@ pub use roster::SERVERS_MAX;
 pub use rows::State;
 pub use service_index::ServiceTopic;
 pub(crate) use service_index::folded_name;
+pub use session::NODE_SESSIONS_MAX;
 pub use step::Outputs;
 pub use view::{Listing, LongRead, View, too_long};
 

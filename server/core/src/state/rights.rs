@@ -1,9 +1,9 @@
 //! Rights of agents and their clients, as far as the state knows them.
 //!
-//! - A restricted command is not about another node whose agent is alive, or whose sessions are:
-//!   guards believe in those for longer windows. Its client has no operator's right. It is checked
-//!   at its log entry, so that a retry gets the reply of the first attempt whatever happened to
-//!   that node since.
+//! - A restricted command is not about another agent's node: its client has no operator's right. It
+//!   may remove the node of a dead agent, once no session of it is left: guards believe in sessions
+//!   with longer windows. The check belongs to the log entry, so a retry gets the reply of the
+//!   first attempt, even if the agent has returned.
 //! - The operator hosts are the nodes whose agents may send operator requests. A command counts by
 //!   the hosts at its log entry. They stay through a restore: a backup does not open the cluster to
 //!   other hosts.
@@ -44,14 +44,28 @@ fn is_of_operator(command: &Command) -> bool {
 pub(super) fn restricted(step: &mut Step<'_>, command: &NodeCommand) -> Reply {
     let members = &step.state.members;
     let own = step.origin.and_then(|agent| members.agents.get(&agent)).map(|agent| agent.node.folded());
+    let removes = removes(command);
     let other = nodes_of(step.state, command).into_iter().find(|node| {
         let folded = node.folded();
         let agent = members.of_node(&folded).filter(|_| Some(&folded) != own.as_ref());
-        agent.is_some_and(|agent| is_living(agent) || has_sessions(step.state, &folded))
+        agent.is_some_and(|agent| !removes || is_living(agent) || has_sessions(step.state, &folded))
     });
     match other {
         Some(node) => Reply::Refused(Refusal::OtherNode(node)),
         None => step.carry_out(&Command::from(command.clone())),
+    }
+}
+
+/// `true` for a command that only removes: it may tidy up after a dead agent.
+fn removes(command: &NodeCommand) -> bool {
+    match command {
+        NodeCommand::Deregister(_) | NodeCommand::DestroySession(_) | NodeCommand::GiveUpSession { .. } => {
+            true
+        }
+        NodeCommand::Register(_)
+        | NodeCommand::UpdateCoordinate { .. }
+        | NodeCommand::Txn(_)
+        | NodeCommand::CreateSession(_) => false,
     }
 }
 
@@ -68,6 +82,7 @@ fn nodes_of(state: &State, command: &NodeCommand) -> Vec<NodeName> {
             state.session(*session).map(|session| session.spec.node.clone()).into_iter().collect()
         }
         NodeCommand::UpdateCoordinate { node, .. } => vec![node.clone()],
+        NodeCommand::CreateSession(session) => vec![session.node.clone()],
         NodeCommand::Txn(ops) => ops.iter().flat_map(|op| nodes_of_operation(state, op)).collect(),
     }
 }
@@ -84,10 +99,11 @@ fn nodes_of_operation(state: &State, op: &TxnOp) -> Vec<NodeName> {
     }
 }
 
-/// The name of a node, and that of the node with its id, which the write would rename or delete.
+/// The name of a node, and those of the nodes with its id, which the write would rename or delete.
 fn names_of(state: &State, node: &Node) -> Vec<NodeName> {
     let named = state.members.of_node_id(&node.id).map(|agent| agent.node.clone());
-    std::iter::once(node.name.clone()).chain(named).collect()
+    let in_catalog = state.catalog.node_ids.get(&node.id.to_ascii_lowercase()).cloned();
+    std::iter::once(node.name.clone()).chain(named).chain(in_catalog).collect()
 }
 
 /// Sets the operator hosts.

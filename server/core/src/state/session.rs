@@ -14,6 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The maximum number of sessions of a node: the end of a node ends all of them in one entry.
+pub const NODE_SESSIONS_MAX: usize = 200_000;
+
+/// The format version since which it holds.
+const LIMITED_SINCE_FORMAT: u8 = 10;
+
 /// The live sessions, with the nodes and the checks that they depend on. No derived set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sessions {
@@ -150,8 +156,13 @@ fn session_may_begin(step: &Step<'_>, new: &SessionSpec) -> Result<(), Refusal> 
     if new.id == SessionId::NIL || step.state.sessions.rows.contains_key(&new.id) {
         return Err(Refusal::SessionIdInUse(new.id));
     }
-    if !step.state.catalog.nodes.contains_key(&new.node.folded()) {
+    let node = new.node.folded();
+    if !step.state.catalog.nodes.contains_key(&node) {
         return Err(Refusal::MissingNode);
+    }
+    let count = step.state.sessions.by_node.get(&node).map_or(0, BTreeSet::len);
+    if count >= NODE_SESSIONS_MAX && step.state.format() >= LIMITED_SINCE_FORMAT {
+        return Err(Refusal::TooManySessions(new.node.clone(), NODE_SESSIONS_MAX));
     }
     for id in new.all_checks() {
         match step.state.catalog.checks.get(&CheckKey::new(&new.node, id)) {
