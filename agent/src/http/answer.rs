@@ -29,6 +29,8 @@ const OUR_LOCK_DELAY: HeaderName = HeaderName::from_static("x-lockmesh-lock-dela
 
 /// The seconds after which a client that exceeds a limit may retry.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("10");
+/// The beginning of a refusal for lack of a right, which Consul's clients match.
+const NO_RIGHT: &str = "Permission denied";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The content type of a text for humans.
 pub(super) const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -146,6 +148,7 @@ impl From<Unavailable> for Failure {
         let text = unavailable.to_string();
         match unavailable {
             Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
+            Unavailable::Denied(_) if text.starts_with(NO_RIGHT) => Self::new(StatusCode::FORBIDDEN, text),
             // Because of the request, not for lack of a server: clients must not retry it on their
             // own.
             Unavailable::Denied(_) => Self::refused(text),

@@ -383,6 +383,9 @@ async fn operator_hosts_configured_and_listed() {
     assert_eq!(stand.get(PATH).await.json(), serde_json::json!({"Hosts": ["node-one", "web-9"]}));
     stand.put(PATH, r#"{"Host": []}"#).await.failed(400, "refused");
     assert_eq!(stand.put(PATH, r#"{"Hosts": []}"#).await.status, 200);
+    let denied = Unavailable::Denied("Permission denied: \"n1\" is not an operator host".into());
+    *stand.quorum.broken.lock().unwrap() = Some(denied);
+    stand.get("/v1/snapshot").await.failed(403, "refused");
 }
 
 /// The lines of the audit log.
