@@ -5,7 +5,7 @@
 //! command with [`Command::restricted`], and the state checks it at its log entry. A type of its
 //! own keeps the mark from being nested.
 
-use crate::command::{CatalogVerb, Command, Deregistration, Registration, TxnOp};
+use crate::command::{Command, Deregistration, Registration, TxnOp};
 use crate::id::{NodeName, SessionId};
 use crate::record::{Coordinate, SessionSpec};
 use serde::{Deserialize, Serialize};
@@ -84,15 +84,6 @@ impl Command {
         })
     }
 
-    /// Returns the command without the mark.
-    #[must_use]
-    pub fn unrestricted(self) -> Self {
-        match self {
-            Self::Restricted(command) => command.into(),
-            other => other,
-        }
-    }
-
     /// Returns the operations of a transaction.
     pub fn operations(&self) -> Option<&[TxnOp]> {
         match self {
@@ -103,10 +94,5 @@ impl Command {
 }
 
 fn writes_catalog(op: &TxnOp) -> bool {
-    match op {
-        TxnOp::Kv(_) => false,
-        TxnOp::Node { verb, .. } | TxnOp::Service { verb, .. } | TxnOp::Check { verb, .. } => {
-            *verb != CatalogVerb::Get
-        }
-    }
+    op.is_write() && !matches!(op, TxnOp::Kv(_))
 }

@@ -12,7 +12,7 @@ use super::State;
 use super::member::is_living;
 use super::step::Step;
 use lockmesh_protocol::change::Change;
-use lockmesh_protocol::command::{CatalogVerb, Command, TxnOp};
+use lockmesh_protocol::command::{Command, TxnOp};
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::node_command::NodeCommand;
 use lockmesh_protocol::query::Rows;
@@ -83,16 +83,16 @@ fn nodes_of(state: &State, command: &NodeCommand) -> Vec<NodeName> {
         }
         NodeCommand::UpdateCoordinate { node, .. } => vec![node.clone()],
         NodeCommand::CreateSession(session) => vec![session.node.clone()],
-        NodeCommand::Txn(ops) => ops.iter().flat_map(|op| nodes_of_operation(state, op)).collect(),
+        NodeCommand::Txn(ops) => {
+            let writes = ops.iter().filter(|op| op.is_write());
+            writes.flat_map(|op| nodes_of_operation(state, op)).collect()
+        }
     }
 }
 
 fn nodes_of_operation(state: &State, op: &TxnOp) -> Vec<NodeName> {
     match op {
         TxnOp::Kv(_) => Vec::new(),
-        TxnOp::Node { verb: CatalogVerb::Get, .. }
-        | TxnOp::Service { verb: CatalogVerb::Get, .. }
-        | TxnOp::Check { verb: CatalogVerb::Get, .. } => Vec::new(),
         TxnOp::Node { node, .. } => names_of(state, node),
         TxnOp::Service { service, .. } => vec![service.node.clone()],
         TxnOp::Check { check, .. } => vec![check.node.clone()],
