@@ -55,13 +55,7 @@ pub(super) async fn deadlocks(call: &Call<'_>, body: Body) -> Result<Response<Bo
         };
         let wanted: DeadlockSettings =
             serde_json::from_slice(&call.small_body(body).await?).map_err(wrong)?;
-        let applied =
-            call.propose(Command::ConfigureDeadlocks(shapes::deadlock_policy(wanted.policy))).await?;
-        return match applied.reply {
-            Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
-            Reply::Refused(refusal) => Err(refusal.into()),
-            other => Err(super::misfit::wrong_reply(&other)),
-        };
+        return configure(call, Command::ConfigureDeadlocks(shapes::deadlock_policy(wanted.policy))).await;
     }
     let options = ReadOptions { blocking: None, ..call.read_options()? };
     let answer = call.read(Query::Deadlocks, options, None).await?;
@@ -88,18 +82,23 @@ pub(super) async fn operator_hosts(call: &Call<'_>, body: Body) -> Result<Respon
             );
             return Err(Failure::bad_request(text));
         }
-        let applied = call.propose(Command::ConfigureOperatorHosts(hosts)).await?;
-        return match applied.reply {
-            Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
-            Reply::Refused(refusal) => Err(refusal.into()),
-            other => Err(super::misfit::wrong_reply(&other)),
-        };
+        return configure(call, Command::ConfigureOperatorHosts(hosts)).await;
     }
     let options = ReadOptions { blocking: None, ..call.read_options()? };
     let answer = call.read(Query::OperatorHosts, options, None).await?;
     let Rows::OperatorHosts(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
     let hosts = OperatorHosts { hosts: rows.iter().map(ToString::to_string).collect() };
     Ok(answer::with_contact(answer::json(&hosts, call.layout()), &answer))
+}
+
+/// Changes a setting of the cluster.
+async fn configure(call: &Call<'_>, command: Command) -> Result<Response<Body>, Failure> {
+    let applied = call.propose(command).await?;
+    match applied.reply {
+        Reply::Done => Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index)),
+        Reply::Refused(refusal) => Err(refusal.into()),
+        other => Err(super::misfit::wrong_reply(&other)),
+    }
 }
 
 /// Verifies fencing tokens with the leader. With `?wait` the response comes once a token is not
