@@ -8,6 +8,7 @@
 //! **Invariant:** no change contains a change; otherwise a peer could nest them until its
 //! receiver's stack overflows.
 
+use crate::acl::{AclSettings, Policy, Role, Token};
 use crate::deadlock::Deadlocks;
 use crate::id::{
     AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId,
@@ -103,6 +104,14 @@ pub enum Change {
     Deadlocks(Arc<Deadlocks>),
     /// The nodes whose agents may send operator requests, under their folded names.
     OperatorHosts(Arc<BTreeSet<NodeName>>),
+    /// The settings of the access control lists.
+    AclSettings(Arc<AclSettings>),
+    /// A token, under its accessor id in lower case.
+    Token(String, Option<Arc<Token>>),
+    /// A policy, under its id in lower case.
+    Policy(String, Option<Arc<Policy>>),
+    /// A role, under its id in lower case.
+    Role(String, Option<Arc<Role>>),
 }
 
 impl Change {
@@ -122,6 +131,10 @@ impl Change {
                 Reply::Refused(
                     Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) | Refusal::TooManySessions(..),
                 ) => 10,
+                Reply::Token(_)
+                | Reply::Policy(_)
+                | Reply::Role(_)
+                | Reply::Refused(Refusal::NoAccess(_) | Refusal::Acl(_) | Refusal::AclBootstrap(_)) => 11,
                 Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
             },
@@ -131,6 +144,7 @@ impl Change {
             Self::LockRequest(..) | Self::SharedHold(..) | Self::SharedDelay(..) => 8,
             Self::Deadlocks(_) => 9,
             Self::OperatorHosts(_) => 10,
+            Self::AclSettings(_) | Self::Token(..) | Self::Policy(..) | Self::Role(..) => 11,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }
@@ -158,6 +172,12 @@ pub enum Table {
     Coordinates,
     /// Prepared queries.
     PreparedQueries,
+    /// Tokens.
+    Tokens,
+    /// Policies.
+    Policies,
+    /// Roles.
+    Roles,
 }
 
 impl Table {
@@ -165,6 +185,7 @@ impl Table {
     pub fn since(self) -> u8 {
         match self {
             Self::Coordinates | Self::PreparedQueries => 6,
+            Self::Tokens | Self::Policies | Self::Roles => 11,
             _ => 1,
         }
     }

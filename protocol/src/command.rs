@@ -2,6 +2,7 @@
 //!
 //! A command contains everything that it needs: applying it uses neither a clock nor randomness.
 
+use crate::acl::AclCommand;
 use crate::deadlock::DeadlockPolicy;
 use crate::id::{
     AgentNumber, CheckId, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId, Term,
@@ -191,6 +192,8 @@ pub enum Command {
     Restricted(NodeCommand),
     /// Sets the nodes whose agents may send operator requests; with none, every agent may.
     ConfigureOperatorHosts(BTreeSet<NodeName>),
+    /// Changes the access control lists.
+    Acl(AclCommand),
 }
 
 /// A verdict: a majority of the servers could not reach a node for a window. It does nothing in
@@ -267,6 +270,7 @@ impl Command {
             Self::AcquireLocks { .. } => 8,
             Self::ConfigureDeadlocks(_) => 9,
             Self::Restricted(_) | Self::ConfigureOperatorHosts(_) => 10,
+            Self::Acl(_) => 11,
         }
     }
 }

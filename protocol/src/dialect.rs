@@ -39,11 +39,15 @@ pub enum Dialect {
     /// Adds [`Command::Restricted`], [`Command::ConfigureOperatorHosts`] and
     /// [`Query::OperatorHosts`].
     Ninth,
+    /// Adds [`Call::BeginAs`], [`Response::FilteredAnswer`], [`Response::FilteredPart`],
+    /// [`Unavailable::NoAccess`], [`Command::Acl`] and the queries of the access control lists.
+    Tenth,
 }
 
 impl Dialect {
     /// All versions, newest first, in order of preference.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
+        Self::Tenth,
         Self::Ninth,
         Self::Eighth,
         Self::Seventh,
@@ -67,6 +71,7 @@ impl Dialect {
             Self::Seventh => b"lockmesh/7",
             Self::Eighth => b"lockmesh/8",
             Self::Ninth => b"lockmesh/9",
+            Self::Tenth => b"lockmesh/10",
         }
     }
 
@@ -82,6 +87,7 @@ impl Dialect {
             Self::Seventh => 8,
             Self::Eighth => 9,
             Self::Ninth => 10,
+            Self::Tenth => 11,
         }
     }
 
@@ -98,9 +104,13 @@ impl Call {
     /// prepared queries, also in the parts of a backup that is restored; before [`Dialect::Sixth`],
     /// there are neither grants nor bound sessions; before [`Dialect::Seventh`], a renewal has no
     /// list, and there are no locks in shared mode; before [`Dialect::Ninth`], no command is
-    /// restricted.
+    /// restricted; before [`Dialect::Tenth`], no call has a caller.
     pub fn in_dialect(&self, dialect: Dialect) -> Cow<'_, Self> {
         match self {
+            // A server of an older build judges no request.
+            Self::BeginAs(id, _, request) if dialect < Dialect::Tenth => {
+                Cow::Owned(Self::Begin(*id, request.clone()).in_dialect(dialect).into_owned())
+            }
             Self::Begin(id, Request::Propose(request, Command::Restricted(command)))
                 if dialect < Dialect::Ninth =>
             {
@@ -158,6 +168,12 @@ fn since(query: &Query) -> Dialect {
         Query::HeldEntry { .. } | Query::RequestOutcome { .. } => Dialect::Seventh,
         Query::Waits(_) | Query::Deadlocks => Dialect::Eighth,
         Query::OperatorHosts => Dialect::Ninth,
+        Query::AclSettings
+        | Query::Rights
+        | Query::OwnToken
+        | Query::Tokens(_)
+        | Query::Policies(_)
+        | Query::Roles(_) => Dialect::Tenth,
         _ => Dialect::First,
     }
 }
@@ -170,10 +186,23 @@ impl Response {
     /// the end of a process is `Destroyed` too; before [`Dialect::Seventh`] a refused request for
     /// locks is one that got none, as is before [`Dialect::Eighth`] one that would close a circle
     /// of waits; before [`Dialect::Ninth`] a command without the right, and a session above its
-    /// node's limit, are denied, as is always a backup with rows that the peer does not support.
+    /// node's limit, are denied, and before [`Dialect::Tenth`] a request of a client without the
+    /// right, as is always a backup with rows that the peer does not support.
     #[must_use]
     pub fn in_dialect(self, dialect: Dialect) -> Self {
         match self {
+            Self::FilteredAnswer(answer) if dialect < Dialect::Tenth => {
+                Self::Answer(answer).in_dialect(dialect)
+            }
+            Self::FilteredPart(part) if dialect < Dialect::Tenth => Self::AnswerPart(part),
+            Self::Unavailable(Unavailable::NoAccess(why)) if dialect < Dialect::Tenth => {
+                Self::Unavailable(Unavailable::Denied(why.to_string()))
+            }
+            Self::Applied(Applied {
+                reply:
+                    Reply::Refused(refusal @ (Refusal::NoAccess(_) | Refusal::Acl(_) | Refusal::AclBootstrap(_))),
+                ..
+            }) if dialect < Dialect::Tenth => Self::Unavailable(Unavailable::Denied(refusal.to_string())),
             Self::AliveGivingUp(answer) if dialect < Dialect::Second => Self::Alive(answer.renewal),
             // The state refuses commands of older agents for these reasons too.
             Self::Applied(Applied {
@@ -191,11 +220,21 @@ impl Response {
             {
                 Self::Applied(Applied { index, reply: Reply::Succeeded(false) })
             }
-            Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
-                if dialect < Dialect::Sixth =>
-            {
+            Self::Answer(Answer {
+                rows: Rows::Losses(losses),
+                index,
+                known_leader,
+                last_contact,
+                is_filtered: false,
+            }) if dialect < Dialect::Sixth => {
                 let losses = losses.into_iter().filter_map(|loss| loss_in(loss, dialect)).collect();
-                Self::Answer(Answer { rows: Rows::Losses(losses), index, known_leader, last_contact })
+                Self::Answer(Answer {
+                    rows: Rows::Losses(losses),
+                    index,
+                    known_leader,
+                    last_contact,
+                    is_filtered: false,
+                })
             }
             // Not left out: a backup without these rows would look complete.
             Self::BackupPart(part) if part.rows.iter().any(|row| row.since() > dialect.row_format()) => {
@@ -258,7 +297,13 @@ mod tests {
         };
         let rows = Rows::Losses(causes.iter().map(loss).collect());
         let last_contact = Duration::ZERO;
-        Response::Answer(Answer { index: LogIndex(7), rows, known_leader: true, last_contact })
+        Response::Answer(Answer {
+            index: LogIndex(7),
+            rows,
+            known_leader: true,
+            last_contact,
+            is_filtered: false,
+        })
     }
 
     #[test]

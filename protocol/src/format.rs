@@ -26,6 +26,7 @@
 //! | 8 | [`Command::AcquireLocks`], [`Change::LockRequest`], [`Change::SharedHold`], [`Change::SharedDelay`], [`Reply::GrantedAll`] and [`Refusal::Lock`] |
 //! | 9 | [`Command::ConfigureDeadlocks`], [`Change::Deadlocks`] and [`LockRefusal::Deadlock`] |
 //! | 10 | [`Command::Restricted`], [`Command::ConfigureOperatorHosts`], [`Change::OperatorHosts`], [`Refusal::OtherNode`], [`Refusal::NotOperatorHost`] and [`Refusal::TooManySessions`] |
+//! | 11 | the caller of a proposal; [`Command::Acl`], the rows and tables of the access control lists, their replies and refusals |
 //!
 //! [`Command::GiveUpSession`]: crate::command::Command::GiveUpSession
 //! [`LossCause::GivenUp`]: crate::record::LossCause::GivenUp
@@ -49,16 +50,17 @@
 //! [`Refusal::OtherNode`]: crate::reply::Refusal::OtherNode
 //! [`Refusal::NotOperatorHost`]: crate::reply::Refusal::NotOperatorHost
 //! [`Refusal::TooManySessions`]: crate::reply::Refusal::TooManySessions
+//! [`Command::Acl`]: crate::command::Command::Acl
 //!
-//! To add version 11:
+//! To add version 12:
 //!
 //! 1. Append the new variant to its enum. [`Command::since`](crate::command::Command::since)
-//!    returns 11 for a new command, which is not proposed before the cluster is at 11.
-//!    [`Stored::version`] returns 11 for each value that contains a new variant.
-//! 2. Copy the old form of a struct that changes into a module `v10` beside it, with a
-//!    `From<v10::It>` for the new one. [`Stored::decode_version`] of the type that contains it
-//!    decodes older versions as `v10` and converts.
-//! 3. Set [`NEWEST`] to 11, and record the samples of version 11 beside the others, which stay.
+//!    returns 12 for a new command, which is not proposed before the cluster is at 12.
+//!    [`Stored::version`] returns 12 for each value that contains a new variant.
+//! 2. Copy the old form of a struct that changes into a module `v11` beside it, with a
+//!    `From<v11::It>` for the new one. [`Stored::decode_version`] of the type that contains it
+//!    decodes older versions as `v11` and converts.
+//! 3. Set [`NEWEST`] to 12, and record the samples of version 12 beside the others, which stay.
 
 use crate::change::Change;
 use crate::rpc::MAX_FRAME_BYTES;
@@ -70,7 +72,7 @@ use serde::de::DeserializeOwned;
 pub const FIRST: u8 = 1;
 
 /// The newest version that this build reads.
-pub const NEWEST: u8 = 10;
+pub const NEWEST: u8 = 11;
 
 /// The reason why stored bytes cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,10 +105,7 @@ pub trait Stored: Serialize + DeserializeOwned {
     /// # Errors
     /// The version is unknown, or the bytes do not match it. Nothing was decoded.
     fn decode_version(version: u8, body: &[u8]) -> Result<Self, FormatError> {
-        match version {
-            FIRST..=NEWEST => decode_body(body),
-            found => Err(FormatError::Unknown { found, known: NEWEST }),
-        }
+        decode_as(version, body)
     }
 }
 
@@ -122,11 +121,15 @@ impl Stored for Vec<Change> {
     }
 }
 
-/// Decodes the bytes after a version. Bytes that fit into a frame may not claim more than a frame.
+/// Decodes the bytes after a version of this build's formats, in a form that the version has. Bytes
+/// that fit into a frame may not claim more than a frame.
 ///
 /// # Errors
-/// The bytes are corrupt.
-fn decode_body<T: Stored>(body: &[u8]) -> Result<T, FormatError> {
+/// The version is unknown, or the bytes are corrupt.
+pub fn decode_as<T: DeserializeOwned>(version: u8, body: &[u8]) -> Result<T, FormatError> {
+    if !(FIRST..=NEWEST).contains(&version) {
+        return Err(FormatError::Unknown { found: version, known: NEWEST });
+    }
     Ok(match body.len() {
         ..=MAX_FRAME_BYTES => wire::decode_bare::<_, MAX_FRAME_BYTES>(body)?,
         _ => wire::decode_stored(body)?,

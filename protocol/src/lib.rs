@@ -15,6 +15,7 @@
 //! | `random.rs`, `backoff.rs`, `token_bucket.rs` | random numbers, backoff, rate limits |
 //! | `log_on_change.rs` | one log line when a persistent problem begins, and one when it ends |
 //! | `record.rs` | the records of the replicated state |
+//! | `acl/` | access control lists: callers, tokens, policies and the precedence of their rules |
 //! | `node_command.rs` | writes about nodes, as clients without an operator's right may send them |
 //! | `deadlock.rs` | sessions that wait for each other's locks |
 //! | `prepared_query.rs` | prepared queries: descriptions of services to look up |
@@ -31,6 +32,7 @@
 //! | `dialect.rs` | versions of these messages, and their conversion for older peers |
 //! | `wire.rs` | encoding: versioned, limited, no trailing bytes |
 
+pub mod acl;
 pub mod backoff;
 pub mod bootstrap;
 pub mod change;

@@ -1,5 +1,6 @@
 //! Queries of the state, and their results.
 
+use crate::acl::{AclSettings, Policy, Rights, Role, Token};
 use crate::command::{KvVerb, TxnOp};
 use crate::deadlock::{Deadlock, DeadlockPolicy, LockWait};
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
@@ -115,6 +116,19 @@ pub enum Query {
     /// The nodes whose agents may send operator requests. Since
     /// [`Dialect::Ninth`](crate::dialect::Dialect::Ninth).
     OperatorHosts,
+    /// The settings of the access control lists. Since [`Dialect::Tenth`](crate::dialect::Dialect::Tenth),
+    /// as are the next ones.
+    AclSettings,
+    /// The rights of the caller.
+    Rights,
+    /// The token of the caller.
+    OwnToken,
+    /// All tokens, or the one with this accessor id.
+    Tokens(Option<String>),
+    /// All policies, or the one with this id or name.
+    Policies(Option<String>),
+    /// All roles, or the one with this id or name.
+    Roles(Option<String>),
 }
 
 impl Query {
@@ -144,7 +158,10 @@ impl Query {
             | Self::Agents
             | Self::Coordinates
             | Self::PreparedQueries
-            | Self::Waits(_) => true,
+            | Self::Waits(_)
+            | Self::Tokens(_)
+            | Self::Policies(_)
+            | Self::Roles(_) => true,
             // The other operations read one row each, of a limited number.
             Self::Txn(ops) => ops.iter().any(|op| matches!(op, TxnOp::Kv(op) if op.verb == KvVerb::GetTree)),
             Self::Entry(_)
@@ -162,7 +179,10 @@ impl Query {
             | Self::HeldEntry { .. }
             | Self::RequestOutcome { .. }
             | Self::Deadlocks
-            | Self::OperatorHosts => false,
+            | Self::OperatorHosts
+            | Self::AclSettings
+            | Self::Rights
+            | Self::OwnToken => false,
         }
     }
 }
@@ -207,6 +227,10 @@ pub struct Answer {
     pub known_leader: bool,
     /// The time since that server last had contact with the leader; zero on the leader itself.
     pub last_contact: Duration,
+    /// Set if rows are left out to which the caller has no right. Sent as
+    /// [`Response::FilteredAnswer`](crate::rpc::Response::FilteredAnswer).
+    #[serde(skip)]
+    pub is_filtered: bool,
 }
 
 /// The result of a query. In ascending order by key, id or name, unless noted otherwise.
@@ -254,6 +278,25 @@ pub enum Rows {
     Deadlocks(DeadlockPolicy, Vec<(Arc<Deadlock>, bool)>),
     /// Nodes.
     OperatorHosts(Vec<NodeName>),
+    /// Settings.
+    AclSettings(AclSettings),
+    /// Rights; `None` if requests are not judged.
+    Rights(Option<Arc<Rights>>),
+    /// Tokens, each with the names of its policies and roles.
+    Tokens(Vec<(Arc<Token>, LinkNames)>),
+    /// Policies.
+    Policies(Vec<Arc<Policy>>),
+    /// Roles, each with the names of its policies.
+    Roles(Vec<(Arc<Role>, LinkNames)>),
+}
+
+/// The names of the policies and roles that a token or a role links, in the order of its links.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkNames {
+    /// Names of policies.
+    pub policies: Vec<String>,
+    /// Names of roles.
+    pub roles: Vec<String>,
 }
 
 impl Rows {
@@ -278,7 +321,15 @@ impl Rows {
             Self::Waits(rows) => rows.len(),
             Self::Deadlocks(_, rows) => rows.len(),
             Self::OperatorHosts(rows) => rows.len(),
-            Self::Node(_) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_) => 1,
+            Self::Tokens(rows) => rows.len(),
+            Self::Policies(rows) => rows.len(),
+            Self::Roles(rows) => rows.len(),
+            Self::Node(_)
+            | Self::Txn(_)
+            | Self::QueuePosition(_)
+            | Self::GossipKey(_)
+            | Self::AclSettings(_)
+            | Self::Rights(_) => 1,
         }
     }
 
@@ -321,9 +372,15 @@ impl Rows {
             Self::Waits(rows) => part(rows, limits, Self::Waits),
             Self::Deadlocks(policy, rows) => part(rows, limits, |rows| Self::Deadlocks(*policy, rows)),
             Self::OperatorHosts(rows) => part(rows, limits, Self::OperatorHosts),
-            whole @ (Self::Node(None) | Self::Txn(_) | Self::QueuePosition(_) | Self::GossipKey(_)) => {
-                (whole.clone(), None)
-            }
+            Self::Tokens(rows) => part(rows, limits, Self::Tokens),
+            Self::Policies(rows) => part(rows, limits, Self::Policies),
+            Self::Roles(rows) => part(rows, limits, Self::Roles),
+            whole @ (Self::Node(None)
+            | Self::Txn(_)
+            | Self::QueuePosition(_)
+            | Self::GossipKey(_)
+            | Self::AclSettings(_)
+            | Self::Rights(_)) => (whole.clone(), None),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! result and part of the reply; [`crate::rpc::Unavailable`] means that there is no result;
 //! anything fatal stops the process.
 
+use crate::acl::{NoAccess, Policy, Role, Token};
 use crate::id::{AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, SessionId};
 use crate::lease::{LeaseId, LeaseSecret};
 use crate::record::{Check, Entry, Node, Service};
@@ -68,6 +69,12 @@ pub enum Reply {
     GossipKey(u32),
     /// The session holds several locks, with these fencing tokens, in the order of the request.
     GrantedAll(Vec<Fence>),
+    /// A token as it is now.
+    Token(Arc<Token>),
+    /// A policy as it is now.
+    Policy(Arc<Policy>),
+    /// A role as it is now.
+    Role(Arc<Role>),
 }
 
 /// One element of a transaction's results. Stored: only appended to.
@@ -148,6 +155,15 @@ pub enum Refusal {
     /// The node has the maximum number of sessions.
     #[error("node {0:?} has {1} sessions, the maximum: end sessions that nothing needs, and retry")]
     TooManySessions(NodeName, usize),
+    /// The caller has no right to the request.
+    #[error("{0}")]
+    NoAccess(NoAccess),
+    /// An invalid change of the access control lists, with Consul's text.
+    #[error("{0}")]
+    Acl(String),
+    /// A bootstrap that is no longer allowed, or a reset with a wrong index.
+    #[error("{0}")]
+    AclBootstrap(String),
 }
 
 /// The reason why a request for locks was rejected. Stored: only appended to.

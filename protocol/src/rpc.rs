@@ -1,5 +1,6 @@
 //! Messages between agents and servers. Many calls share one frame; replies arrive in any order.
 
+use crate::acl::{Caller, NoAccess};
 use crate::bootstrap::Introduction;
 use crate::change::Change;
 use crate::command::Command;
@@ -41,6 +42,8 @@ pub enum Call {
     Begin(CallId, Request),
     /// Cancels a call: no reply is needed, and a waiter is freed. A write may still take effect.
     Cancel(CallId),
+    /// Starts a call for a client. Since [`Dialect::Tenth`](crate::dialect::Dialect::Tenth).
+    BeginAs(CallId, Caller, Request),
 }
 
 /// A caller's frame.
@@ -222,9 +225,48 @@ pub enum Response {
     AliveGivingUp(Box<NodeAnswer>),
     /// A part of an answer. Since [`Dialect::Fourth`](crate::dialect::Dialect::Fourth).
     AnswerPart(Box<AnswerPart>),
+    /// A query's result without the rows to which the caller has no right. Since
+    /// [`Dialect::Tenth`](crate::dialect::Dialect::Tenth), as is the next one.
+    FilteredAnswer(Answer),
+    /// A part of such a result.
+    FilteredPart(Box<AnswerPart>),
+}
+
+impl Call {
+    /// Returns the start of a call, for the agent itself or for a client.
+    pub fn begin(id: CallId, caller: Caller, request: Request) -> Self {
+        match caller {
+            Caller::Agent => Self::Begin(id, request),
+            caller => Self::BeginAs(id, caller, request),
+        }
+    }
 }
 
 impl Response {
+    /// Returns the response for an answer.
+    pub fn answer(answer: Answer) -> Self {
+        if answer.is_filtered { Self::FilteredAnswer(answer) } else { Self::Answer(answer) }
+    }
+
+    /// Returns the response for a part of an answer.
+    pub fn part(part: AnswerPart) -> Self {
+        let part = Box::new(part);
+        if part.answer.is_filtered { Self::FilteredPart(part) } else { Self::AnswerPart(part) }
+    }
+
+    /// Returns the same response with the mark in its answer, which is not part of the message.
+    #[must_use]
+    pub fn received(self) -> Self {
+        match self {
+            Self::FilteredAnswer(answer) => Self::Answer(Answer { is_filtered: true, ..answer }),
+            Self::FilteredPart(mut part) => {
+                part.answer.is_filtered = true;
+                Self::AnswerPart(part)
+            }
+            other => other,
+        }
+    }
+
     /// Returns the response for a node's reply.
     pub fn alive(answer: NodeAnswer) -> Self {
         match answer.given_up {
@@ -290,6 +332,10 @@ pub enum Unavailable {
          servers; ask another one. To mend it, stop it, empty its data folder and start it: it joins as a new server"
     )]
     Corrupt,
+    /// Certainly not done: the caller has no right to the request. Since
+    /// [`Dialect::Tenth`](crate::dialect::Dialect::Tenth).
+    #[error("{0}")]
+    NoAccess(NoAccess),
 }
 
 impl Unavailable {

@@ -475,7 +475,7 @@ impl Book {
 fn answer(index: LogIndex, known_leader: bool) -> Response {
     let (rows, last_contact) =
         (Rows::Keys(Vec::new()), Duration::from_millis(if known_leader { 0 } else { 12 }));
-    Response::Answer(Answer { index, rows, known_leader, last_contact })
+    Response::Answer(Answer { index, rows, known_leader, last_contact, is_filtered: false })
 }
 
 /// Returns the id of the session that tests refer to by this word.

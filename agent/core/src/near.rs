@@ -70,7 +70,13 @@ pub(crate) mod tests {
     use lockmesh_protocol::record::Finite;
 
     fn answer(rows: Rows) -> Arc<Answer> {
-        Arc::new(Answer { index: LogIndex(1), rows, known_leader: true, last_contact: Duration::ZERO })
+        Arc::new(Answer {
+            index: LogIndex(1),
+            rows,
+            known_leader: true,
+            last_contact: Duration::ZERO,
+            is_filtered: false,
+        })
     }
 
     /// A node to start from, with the distances of some nodes on one line; the last one is in an

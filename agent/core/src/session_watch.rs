@@ -248,7 +248,13 @@ mod tests {
             };
             let session = Session { spec, created_at: WallTime(0), create_index: LogIndex(40) };
             let rows = Rows::Sessions(vec![Arc::new(session)]);
-            Answer { index: LogIndex(50), rows, known_leader: true, last_contact: Duration::ZERO }
+            Answer {
+                index: LogIndex(50),
+                rows,
+                known_leader: true,
+                last_contact: Duration::ZERO,
+                is_filtered: false,
+            }
         };
         let found =
             |checks: &[&str], keeps_from| Found::of(&session(checks), &"N1".into(), LogIndex(keeps_from));

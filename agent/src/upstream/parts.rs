@@ -140,7 +140,7 @@ mod tests {
             }
             let (rows, next) = self.checks.part(after as usize, 100);
             let (known_leader, last_contact) = (true, Duration::ZERO);
-            let answer = Answer { index: LogIndex(9), rows, known_leader, last_contact };
+            let answer = Answer { index: LogIndex(9), rows, known_leader, last_contact, is_filtered: false };
             let next = next.map(|next| next as u64);
             Ok(Response::AnswerPart(Box::new(rpc::AnswerPart { answer, view: ONLY_VIEW, next })))
         }

@@ -1,12 +1,17 @@
-//! A command before it is in the log.
+//! A command on its way into the log.
 
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::format::Stored;
+use lockmesh_protocol::format::{self, FormatError, Stored};
 use lockmesh_protocol::id::{RequestId, WallTime};
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+
+/// The first format version with the caller.
+const CALLER_SINCE: u8 = 11;
 
 /// A proposed command; encoded, it is the data of its log entry.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Proposal {
     /// The request id; `None` for the leader's own commands and for an agent's registration.
     pub request: Option<RequestId>,
@@ -14,10 +19,56 @@ pub struct Proposal {
     pub at: WallTime,
     /// The command.
     pub command: Command,
+    /// The caller; [`Caller::Agent`] if requests were not judged at the time of the proposal.
+    pub caller: Caller,
+}
+
+mod v10 {
+    use super::{Command, RequestId, WallTime};
+
+    /// The proposal of builds before access control lists.
+    #[derive(serde::Deserialize)]
+    pub(super) struct Proposal {
+        pub(super) request: Option<RequestId>,
+        pub(super) at: WallTime,
+        pub(super) command: Command,
+    }
+}
+
+impl From<v10::Proposal> for Proposal {
+    fn from(old: v10::Proposal) -> Self {
+        let v10::Proposal { request, at, command } = old;
+        Self { request, at, command, caller: Caller::Agent }
+    }
+}
+
+impl Serialize for Proposal {
+    /// Writes the form of its version: before the caller it is shorter.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let has_caller = self.version() >= CALLER_SINCE;
+        let mut fields = serializer.serialize_struct("Proposal", 3 + usize::from(has_caller))?;
+        fields.serialize_field("request", &self.request)?;
+        fields.serialize_field("at", &self.at)?;
+        fields.serialize_field("command", &self.command)?;
+        if has_caller {
+            fields.serialize_field("caller", &self.caller)?;
+        }
+        fields.end()
+    }
 }
 
 impl Stored for Proposal {
     fn version(&self) -> u8 {
-        self.command.since()
+        match self.caller {
+            Caller::Agent => self.command.since(),
+            _ => self.command.since().max(CALLER_SINCE),
+        }
+    }
+
+    fn decode_version(version: u8, body: &[u8]) -> Result<Self, FormatError> {
+        match version {
+            ..CALLER_SINCE => Ok(format::decode_as::<v10::Proposal>(version, body)?.into()),
+            _ => format::decode_as(version, body),
+        }
     }
 }

@@ -246,6 +246,12 @@ fn with_meta(
     (known_leader, last_contact): (bool, Duration),
     options: ReadOptions,
 ) -> Response<Body> {
-    let answer = Answer { index: LogIndex(1), rows: Rows::Keys(Vec::new()), known_leader, last_contact };
+    let answer = Answer {
+        index: LogIndex(1),
+        rows: Rows::Keys(Vec::new()),
+        known_leader,
+        last_contact,
+        is_filtered: false,
+    };
     answer::with_meta(response, &answer, MetaKind::Effective(options.consistency))
 }

@@ -124,7 +124,7 @@ impl Quorum {
         let (index, rows) = self.state.lock().unwrap().0.query(query);
         let status = self.status.lock().unwrap();
         let last_contact = status.last_contact.unwrap_or_default();
-        Answer { index, rows, known_leader: status.leader.is_some(), last_contact }
+        Answer { index, rows, known_leader: status.leader.is_some(), last_contact, is_filtered: false }
     }
 
     fn whole(&self, answer: Answer) -> Response {

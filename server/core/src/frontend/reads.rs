@@ -153,7 +153,7 @@ fn send_rows(
     let (known_leader, last_contact) = contact(view);
     match listing {
         Listing::Rows(rows) => {
-            let answer = Answer { index, rows, known_leader, last_contact };
+            let answer = Answer { index, rows, known_leader, last_contact, is_filtered: false };
             actions.answer(to, Response::Answer(answer), kind);
         }
         Listing::View(view) => {

@@ -192,11 +192,13 @@ impl LongRead {
         let Self { index, known_leader, last_contact, view, part } = self;
         if let Some((id, after)) = part {
             let (rows, next) = view.part(after, part_size);
-            let answer = Answer { index, rows, known_leader, last_contact };
+            let answer = Answer { index, rows, known_leader, last_contact, is_filtered: false };
             return Response::AnswerPart(Box::new(AnswerPart { answer, view: id, next }));
         }
         match view.rows(limit) {
-            Some(rows) => Response::Answer(Answer { index, rows, known_leader, last_contact }),
+            Some(rows) => {
+                Response::Answer(Answer { index, rows, known_leader, last_contact, is_filtered: false })
+            }
             None => too_long(limit),
         }
     }

@@ -336,7 +336,13 @@ mod tests {
             _ => panic!("{change:?} is no row"),
         };
         let rows = Rows::PreparedQueries(rows.iter().map(row).collect());
-        let answer = Answer { index: LogIndex(1), rows, known_leader: true, last_contact: Duration::ZERO };
+        let answer = Answer {
+            index: LogIndex(1),
+            rows,
+            known_leader: true,
+            last_contact: Duration::ZERO,
+            is_filtered: false,
+        };
         (Request::Read { query, consistency: Consistency::Stale, blocking: None }, Response::Answer(answer))
     }
 
