@@ -79,6 +79,11 @@ impl Acl {
         self.settings.subscribe()
     }
 
+    /// Records settings that this agent has changed, before the servers report them.
+    pub(crate) fn note(&self, settings: AclSettings) {
+        self.settings.send_replace(settings);
+    }
+
     /// Returns `true` while there is no access control.
     pub fn is_off(&self) -> bool {
         self.settings.borrow().mode == AclMode::Off

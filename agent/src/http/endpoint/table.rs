@@ -1,6 +1,7 @@
 //! The table of all endpoints: path, methods with the right that each needs and the place of its
 //! keys, the judge of tokens, and handler. An endpoint that lacks one of them does not compile.
 
+use super::acl::{policy, role, settings, template, token};
 use super::{
     agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
     monitoring, operator, prepared_query, registration, service, session, session_events, snapshot, status,
@@ -36,6 +37,10 @@ const KEYS: &[Verb] = &[
 const OPERATIONS: &[Verb] = &[verb(Method::PUT, Right::Operations, KeyPlace::Body)];
 const QUERIES: &[Verb] = &[read(Method::GET), write(Method::POST)];
 const QUERY: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+/// A row of a table, by id.
+const ROW: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+/// Questions with a body.
+const ASK: &[Verb] = &[read(Method::POST)];
 /// Locks and waits below `?prefix`.
 const BELOW: &[Verb] = &[verb(Method::GET, Right::Read, KeyPlace::Prefix)];
 /// A list without `?prefix`.
@@ -234,6 +239,27 @@ endpoints! { |call, body|
     GossipKey              "/v1/operator/gossip"                   GET            SERVERS  => Box::pin(gossip::key(call)).await,
     GossipRotate           "/v1/operator/gossip/rotate"            OPERATE        SERVERS  => Box::pin(gossip::rotate(call)).await,
     Snapshot               "/v1/snapshot"                          BACKUPS        SERVERS  => Box::pin(snapshot::run(call, body)).await,
+    AclBootstrap           "/v1/acl/bootstrap"                     OPERATE        SERVERS  => Box::pin(settings::bootstrap(call, body)).await,
+    AclReplication         "/v1/acl/replication"                   GET            NOBODY   => settings::replication(call),
+    AclTokens              "/v1/acl/tokens"                        GET            SERVERS  => Box::pin(token::list(call)).await,
+    AclToken               "/v1/acl/token"                         PUT            SERVERS  => Box::pin(token::create(call, body)).await,
+    AclTokenOne            "/v1/acl/token/"                        ROW            SERVERS  => Box::pin(token::one(call, body)).await,
+    AclTokenSelf           "/v1/acl/token/self"                    GET            SERVERS  => Box::pin(token::own(call)).await,
+    AclTokenClone          "/v1/acl/token/*/clone"                 PUT            SERVERS  => Box::pin(token::copy(call, body)).await,
+    AclPolicies            "/v1/acl/policies"                      GET            SERVERS  => Box::pin(policy::list(call)).await,
+    AclPolicy              "/v1/acl/policy"                        PUT            SERVERS  => Box::pin(policy::create(call, body)).await,
+    AclPolicyOne           "/v1/acl/policy/"                       ROW            SERVERS  => Box::pin(policy::one(call, body)).await,
+    AclPolicyNamed         "/v1/acl/policy/name/"                  GET            SERVERS  => Box::pin(policy::named(call)).await,
+    AclRoles               "/v1/acl/roles"                         GET            SERVERS  => Box::pin(role::list(call)).await,
+    AclRole                "/v1/acl/role"                          PUT            SERVERS  => Box::pin(role::create(call, body)).await,
+    AclRoleOne             "/v1/acl/role/"                         ROW            SERVERS  => Box::pin(role::one(call, body)).await,
+    AclRoleNamed           "/v1/acl/role/name/"                    GET            SERVERS  => Box::pin(role::named(call)).await,
+    AclTemplates           "/v1/acl/templated-policies"            GET            ENDPOINT => Box::pin(template::list(call)).await,
+    AclTemplate            "/v1/acl/templated-policy/name/"        GET            ENDPOINT => Box::pin(template::named(call)).await,
+    AclTemplatePreview     "/v1/acl/templated-policy/preview/"     ASK            ENDPOINT => Box::pin(template::preview(call, body)).await,
+    AclAuthorize           "/v1/internal/acl/authorize"            ASK            ENDPOINT => Box::pin(settings::authorize(call, body)).await,
+    AclSettings            "/v1/lockmesh/acl"                      GET_OR_OPERATE SERVERS  => Box::pin(settings::settings(call, body)).await,
+    AgentToken             "/v1/agent/token/"                      OPERATE        AGENT    => Box::pin(settings::agent_token(call, body)).await,
     Servers                "/v1/lockmesh/servers"                  GET_OR_OPERATE OPERATOR => Box::pin(operator::servers(call)).await,
     Locks                  "/v1/lockmesh/locks"                    BELOW          SERVERS  => lockmesh::locks(call).await,
     AcquireLocks           "/v1/lockmesh/acquire"                  ACQUIRE        SERVERS  => Box::pin(lockmesh::acquire(call, body)).await,
@@ -279,6 +305,9 @@ mod tests {
                 "PUT /v1/operator/gossip/rotate",
                 "GET /v1/snapshot",
                 "PUT /v1/snapshot",
+                "PUT /v1/acl/bootstrap",
+                "PUT /v1/lockmesh/acl",
+                "PUT /v1/agent/token/",
                 "PUT /v1/lockmesh/servers",
                 "PUT /v1/lockmesh/operator-hosts",
                 "PUT /v1/lockmesh/deadlocks",
@@ -288,7 +317,14 @@ mod tests {
         let others = ROUTES.iter().filter(|route| route.verbs.iter().any(|verb| is_read(&verb)));
         assert_eq!(
             others.map(|route| route.path).collect::<Vec<_>>(),
-            ["/v1/lockmesh/fence/verify", "/metrics", "/health/live", "/health/ready"]
+            [
+                "/v1/acl/templated-policy/preview/",
+                "/v1/internal/acl/authorize",
+                "/v1/lockmesh/fence/verify",
+                "/metrics",
+                "/health/live",
+                "/health/ready"
+            ]
         );
     }
 }
