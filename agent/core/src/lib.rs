@@ -20,6 +20,7 @@
 //! | `admission.rs` | whether the servers accept this agent |
 //! | `event_log.rs`, `event_filter.rs` | received user events, and their filters |
 //! | `go/` | parsing by Go's rules: query strings, paths, numbers, string literals, JSON |
+//! | `hcl.rs`, `acl_rules.rs` | the formats of Consul's configuration files and ACL rules; the rules |
 //! | `definitions/` | definitions of services and checks, in requests and in the configuration |
 //! | `instances.rs`, `near.rs` | the instances of a service, each once; rows sorted by the distance from a node |
 //! | `pattern.rs` | regular expressions of clients, within limits; only it names the library |
@@ -29,6 +30,7 @@
 //! | `registry/tests/` | its tests in virtual time |
 //! | `request_ids.rs` | one id for all attempts of a command |
 
+pub mod acl_rules;
 pub mod admission;
 pub mod bound_sessions;
 pub mod cluster;
@@ -38,6 +40,7 @@ pub mod event_log;
 pub mod go;
 pub mod gossip;
 pub mod handover;
+pub mod hcl;
 pub mod instances;
 pub mod leader_tracker;
 pub mod lease;

@@ -5,7 +5,6 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the files, and the findings |
-//! | `syntax.rs` | JSON and HCL |
 //! | `keys.rs` | all keys of Consul and the kinds of their values |
 //! | `read.rs` | the merged files, and the check of their kinds |
 //! | `convert.rs` | Lockmesh's keys for Consul's |
@@ -13,16 +12,18 @@
 mod convert;
 mod keys;
 mod read;
-mod syntax;
 
 use lockmesh_agent::config::AgentConfig;
+use lockmesh_agent_core::hcl::Format;
 use lockmesh_net::config::{ConfigError, listed};
 use lockmesh_server::config::ServerConfig;
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use syntax::Format;
+
+/// The maximum size of a file in bytes.
+const MAX_BYTES: u64 = 4 << 20;
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -90,7 +91,7 @@ pub enum ConversionError {
     #[error("{}: the name of a file must end with .hcl or .json", .0.display())]
     Name(PathBuf),
     /// A file is too large.
-    #[error("{}: larger than {} bytes", .0.display(), syntax::MAX_BYTES)]
+    #[error("{}: larger than {} bytes", .0.display(), MAX_BYTES)]
     Large(PathBuf),
     /// Files cannot be parsed, or have wrong values or definitions; one line each.
     #[error("{}", listed(.0))]
@@ -146,8 +147,8 @@ fn text_of(file: &Path) -> Result<String, ConversionError> {
     let mut text = String::new();
     let opened = std::fs::File::open(file);
     // One byte more, to distinguish a larger file from one of exactly this size.
-    let read = opened.and_then(|opened| opened.take(syntax::MAX_BYTES + 1).read_to_string(&mut text));
-    match read.map_err(|error| unreadable(file, error))? as u64 > syntax::MAX_BYTES {
+    let read = opened.and_then(|opened| opened.take(MAX_BYTES + 1).read_to_string(&mut text));
+    match read.map_err(|error| unreadable(file, error))? as u64 > MAX_BYTES {
         true => Err(ConversionError::Large(file.into())),
         false => Ok(text),
     }

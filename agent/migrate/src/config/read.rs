@@ -2,8 +2,8 @@
 //! errors with their lines.
 
 use super::keys::{self, Fields, Kind};
-use super::syntax::{Format, Members, Node, Value as Parsed, parse};
 use super::{Finding, Place};
+use lockmesh_agent_core::hcl::{Format, Members, Node, Value as Parsed, parse};
 use serde_json::{Map, Number, Value};
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,62 +1,67 @@
-//! The two formats of Consul's configuration files: JSON, and version 1 of HCL.
+//! The two formats of Consul's configuration files and of its ACL rules: JSON, and version 1 of HCL.
 //!
 //! Version 2 of HCL is another language: it rejects quoted keys, commas between attributes and
-//! repeated keys, all of which Consul's files have. Every value keeps its line, for the errors and
-//! for the list of what is not converted.
+//! repeated keys, all of which Consul's files have. Every value keeps its line, for errors and
+//! findings.
 
 use std::collections::BTreeMap;
-
-/// The maximum size of a file in bytes.
-pub(super) const MAX_BYTES: u64 = 4 << 20;
 
 /// The maximum depth of sections and lists.
 const MAX_DEPTH: usize = 64;
 
-/// The format of a file.
+/// The format of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// `.json`
+pub enum Format {
+    /// JSON, such as a `.json` file.
     Json,
-    /// `.hcl`; a file that begins with `{` holds JSON.
+    /// HCL, such as a `.hcl` file; a text that begins with `{` is JSON.
     Hcl,
 }
 
 /// A value and its line.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
-    pub(crate) line: usize,
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Its line, from 1.
+    pub line: usize,
 }
 
 /// The members of a section.
-pub(crate) type Members = BTreeMap<String, Node>;
+pub type Members = BTreeMap<String, Node>;
 
-/// A value of a file. A section of an HCL file is a list of sections, because its key may be
-/// repeated.
+/// A value. With [`Format::Hcl`], a section is a list of sections, because its key may be repeated.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
+    /// `null` of JSON.
     Null,
+    /// `true` or `false`.
     Flag(bool),
+    /// A whole number.
     Integer(i64),
+    /// Any other number.
     Float(f64),
+    /// A string.
     Text(String),
+    /// The elements of a list.
     List(Vec<Node>),
+    /// The members of a section.
     Section(Members),
 }
 
-/// The reason why a file cannot be parsed.
+/// The reason why a text cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {problem}")]
-pub(crate) struct SyntaxError {
+pub struct SyntaxError {
     line: usize,
     problem: String,
 }
 
-/// Parses a whole file.
+/// Parses a whole text.
 ///
 /// # Errors
 /// The first line that violates the format.
-pub(crate) fn parse(text: &str, format: Format) -> Result<Members, SyntaxError> {
+pub fn parse(text: &str, format: Format) -> Result<Members, SyntaxError> {
     let is_json = format == Format::Json || text.trim_start().starts_with('{');
     let mut reader = Reader { rest: text, line: 1, depth: 0, repeats: format == Format::Hcl, is_json };
     reader.space()?;
@@ -70,7 +75,7 @@ pub(crate) fn parse(text: &str, format: Format) -> Result<Members, SyntaxError> 
     reader.space()?;
     match reader.peek() {
         None => Ok(members),
-        Some(found) => Err(reader.wrong(format!("expected the end of the file, found {found:?}"))),
+        Some(found) => Err(reader.wrong(format!("expected the end of the text, found {found:?}"))),
     }
 }
 
@@ -91,7 +96,7 @@ impl<'t> Reader<'t> {
     fn unexpected(&self, wanted: &str) -> SyntaxError {
         match self.peek() {
             Some(found) => self.wrong(format!("expected {wanted}, found {found:?}")),
-            None => self.wrong(format!("expected {wanted}, found the end of the file")),
+            None => self.wrong(format!("expected {wanted}, found the end of the text")),
         }
     }
 
@@ -280,7 +285,7 @@ impl<'t> Reader<'t> {
         value.ok_or_else(|| self.wrong(format!("{text:?} is not a number")))
     }
 
-    /// The members of an HCL section, up to its brace or the end of the file.
+    /// The members of an HCL section, up to its brace or the end of the text.
     fn members(&mut self, end: Option<char>) -> Result<Members, SyntaxError> {
         self.enter()?;
         let mut members = Members::new();
@@ -541,7 +546,7 @@ mod tests {
             ("{}", ""),
             ("{\"a\": 1,}", "line 1: expected a string in double quotes, found '}'"),
             ("{\"a\": [1,]}", "line 1: expected a value, found ']'"),
-            ("{\"a\": 1}\n// b", "line 2: expected the end of the file, found '/'"),
+            ("{\"a\": 1}\n// b", "line 2: expected the end of the text, found '/'"),
             ("{\"a\" 1}", "line 1: expected ':', found '1'"),
             ("a = 1", "line 1: expected '{', found 'a'"),
             ("{\"a\": yes}", "line 1: expected a value, found \"yes\""),
@@ -554,12 +559,12 @@ mod tests {
     #[test]
     fn syntax_error_includes_line() {
         for (text, expected) in [
-            ("a = 1\nb = \n", "line 3: expected a value, found the end of the file"),
+            ("a = 1\nb = \n", "line 3: expected a value, found the end of the text"),
             ("a = x", "line 1: expected a value, found \"x\": put text in quotes"),
             ("a b = 1", "line 1: expected `=` or `{` behind the key \"a\""),
             ("a = \"x\ny\"", "line 1: the string has no end"),
             ("\n/* a", "line 2: the comment has no end: add */"),
-            ("s {\na = 1\n", "line 3: expected \"}\", found the end of the file"),
+            ("s {\na = 1\n", "line 3: expected \"}\", found the end of the text"),
             ("a = <<E\nx\n", "line 1: the text behind `<<` has no end: end it with a line of its own"),
             ("a = \"\\q\"", "line 1: the string has a wrong escape: write a backslash as \\\\"),
             ("a = 1.2.3", "line 1: \"1.2.3\" is not a number"),
