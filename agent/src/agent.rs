@@ -1,5 +1,6 @@
 //! Starts all parts of an agent, and stops them in the reverse order. No other file does.
 
+use crate::acl::{Acl, AgentTokens};
 use crate::config::{AgentConfig, HttpConfig, RegistryConfig, SessionConfig, UpstreamConfig};
 use crate::error::AgentError;
 use crate::events::Events;
@@ -91,6 +92,8 @@ impl Agent {
         // Before any part is started that would have to be stopped again if this fails.
         let Sockets { listeners, endpoint, datagrams } = Sockets::bind(&config, &identity)?;
         let access = Access::new(&config)?;
+        let folder = Some(config.data_dir.as_path()).filter(|_| config.acl.enable_token_persistence);
+        let tokens = AgentTokens::open(&config.acl.tokens.default, folder)?;
         let lives = show_metrics(&identity);
         let local = local_identity(&config, &node, server);
         let upstream = start_upstream(&config, identity, &local, (&endpoint, datagrams.as_ref()))?;
@@ -103,7 +106,8 @@ impl Agent {
         let (tcp, socket) = (listeners.tcp_addresses(), config.http.socket_path().map(PathBuf::from));
         let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry));
         let rules = access.rules.clone();
-        let api = Api { access, feeds: feeds.clone(), reload, ..api };
+        let acl = Acl::start(&upstream, tokens);
+        let api = Api { access, acl, feeds: feeds.clone(), reload, ..api };
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping.clone()));
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping));
         Ok(Self {

@@ -1,5 +1,6 @@
 //! Startup errors of an agent.
 
+use crate::acl::TokenFileError;
 use crate::http::ListenError;
 use crate::pin::PinError;
 use lockmesh_agent_core::registry::RegistryError;
@@ -21,6 +22,9 @@ pub enum AgentError {
     /// The agent's cluster cannot be determined.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// The agent's tokens cannot be read.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
     /// The services and checks of an earlier process cannot be read.
     #[error("cannot read the services and checks in {0}: {1}")]
     Registry(PathBuf, io::Error),

@@ -19,6 +19,7 @@
 //! | `bound_sessions.rs`, `process.rs` | sessions that end with a process of this host; such processes, as the kernel knows them |
 //! | `loss.rs` | the loss of a session as clients see it |
 //! | `upstream/` | connections, callers and the clock around `agent/core`, which decides |
+//! | `acl/` | access control: settings of the cluster, rights of callers, the agent's own tokens |
 //! | `config/` | settings of an agent |
 //! | `consul/` | Consul's routes, commands, options and keys that Lockmesh does not have |
 //! | `pin.rs` | the file with the agent's cluster |
@@ -36,6 +37,7 @@
 //! | `monitor.rs` | copies of the log for `GET /v1/agent/monitor` |
 
 mod accounts;
+pub mod acl;
 pub mod agent;
 mod boot_clock;
 pub mod bound_sessions;

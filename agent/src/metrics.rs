@@ -467,6 +467,7 @@ mod tests {
     use super::*;
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_protocol::acl::Caller;
     use lockmesh_protocol::rpc::{Response, Unavailable};
     use prometheus::HistogramOpts;
     use prometheus::core::Collector;
@@ -476,7 +477,7 @@ mod tests {
     struct Silent;
 
     impl Quorum for Silent {
-        fn call(self: Arc<Self>, _: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        fn call(self: Arc<Self>, _: Caller, _: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
             Box::pin(std::future::pending())
         }
 

@@ -178,6 +178,8 @@ pub enum Table {
     Policies,
     /// Roles.
     Roles,
+    /// The settings of the access control lists.
+    AclSettings,
 }
 
 impl Table {
@@ -185,7 +187,7 @@ impl Table {
     pub fn since(self) -> u8 {
         match self {
             Self::Coordinates | Self::PreparedQueries => 6,
-            Self::Tokens | Self::Policies | Self::Roles => 11,
+            Self::Tokens | Self::Policies | Self::Roles | Self::AclSettings => 11,
             _ => 1,
         }
     }

@@ -4,11 +4,13 @@
 //! again. Unknown keys are rejected. Every key is documented with its default in
 //! `deploy/config/server.toml`; a test keeps that file equal to [`ServerConfig::default`].
 
+use lockmesh_core::AclStart;
 use lockmesh_net::config::{
     ConfigError, LogConfig, NodeConfig, Section, TlsConfig, check_path, empty_is_none, hours, is_uuid, mins,
     ms, secs,
 };
 use lockmesh_net::sections;
+use lockmesh_protocol::acl::{AclMode, AclSettings, DefaultPolicy};
 use lockmesh_protocol::duration;
 use lockmesh_protocol::host_port::HostPort;
 use std::net::SocketAddr;
@@ -43,6 +45,8 @@ sections! {
         storage: StorageConfig;
         /// The rules of sessions that the leader enforces.
         sessions: SessionConfig;
+        /// The access control lists of a cluster that has none yet.
+        acl: AclConfig;
         /// The retention of deletes.
         tombstones: TombstoneConfig;
         /// The retention of failed members.
@@ -60,6 +64,16 @@ sections! {
         /// The address announced to others, as `host:port`; empty for the one listened on, which
         /// then must not be a wildcard.
         advertise: String = String::new();
+    }
+
+    /// The access control lists with which a cluster begins. Ignored once it has settings of its own.
+    pub struct AclConfig {
+        /// Whether requests are judged: `off`, `log` for refusals that are only logged, `enforce`.
+        mode: AclMode = AclMode::Off;
+        /// The reaction to requests for which there is no rule.
+        default_policy: DefaultPolicy = DefaultPolicy::Allow;
+        /// The secret of the first management token; empty for none.
+        initial_management: String = String::new();
     }
 
     /// Cluster bootstrap, and the election timeout.
@@ -196,6 +210,20 @@ impl QuorumConfig {
     /// Returns the id under which this server founds a cluster, if one is configured.
     pub fn cluster_id(&self) -> Option<String> {
         (!self.cluster_id.is_empty()).then(|| self.cluster_id.to_lowercase())
+    }
+}
+
+impl AclConfig {
+    /// Returns the first access control lists of a cluster in a datacenter.
+    pub(crate) fn start(&self, datacenter: &str) -> AclStart {
+        let settings = AclSettings {
+            mode: self.mode,
+            default_policy: self.default_policy,
+            datacenter: datacenter.into(),
+            ..AclSettings::default()
+        };
+        let secret = &self.initial_management;
+        AclStart { settings, initial_management: (!secret.is_empty()).then(|| secret.clone()) }
     }
 }
 

@@ -14,6 +14,7 @@ pub use lockmesh_core::frontend::Caller;
 use lockmesh_core::frontend::Event;
 use lockmesh_core::state::LongRead;
 use lockmesh_net::Peer;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::rpc::{CallId, Request, Response, Unavailable};
 use std::collections::hash_map::Entry;
@@ -47,6 +48,8 @@ pub enum DriverEvent {
     Call {
         /// The call's id on its connection.
         call: CallId,
+        /// The client for which the agent sends it.
+        client: acl::Caller,
         /// The request.
         request: Request,
         /// The destination of the answer, and the caller.
@@ -513,7 +516,12 @@ mod tests {
     }
 
     fn call_of(node: &str, id: u64) -> DriverEvent {
-        DriverEvent::Call { call: CallId(id), request: Request::Status, replies: sink_of(node, 1) }
+        DriverEvent::Call {
+            call: CallId(id),
+            client: lockmesh_protocol::acl::Caller::Agent,
+            request: Request::Status,
+            replies: sink_of(node, 1),
+        }
     }
 
     /// A call of a node that has no other.

@@ -255,7 +255,7 @@ fn outcome(response: &Response) -> CallOutcome {
             Unavailable::NotLeader { .. } => CallOutcome::NotLeader,
             Unavailable::Overloaded(_) => CallOutcome::Overloaded,
             Unavailable::Disk(_) => CallOutcome::Disk,
-            Unavailable::Denied(_) => CallOutcome::Denied,
+            Unavailable::Denied(_) | Unavailable::NoAccess(_) => CallOutcome::Denied,
             Unavailable::Unknown(_) => CallOutcome::Unknown,
             Unavailable::AnswerTooLong { .. } => CallOutcome::TooLong,
             Unavailable::Removed => CallOutcome::Removed,

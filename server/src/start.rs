@@ -236,6 +236,7 @@ impl ServerStart {
                 cluster_id: cluster_id.into(),
                 servers: servers.to_vec(),
                 lease_key: self.lease_key,
+                acl: self.config.acl.start(&self.config.node.datacenter),
             },
             timers: timers(&self.config),
             max_pending_proposals: MAX_PENDING_PROPOSALS,

@@ -5,12 +5,14 @@
 //! file equal to [`AgentConfig::default`].
 
 mod access;
+mod acl;
 pub mod definitions;
 mod hosts;
 mod scripts;
 mod value;
 
 pub use access::{AccessConfig, Level, OVERFLOW_ID, Origins, Subject, UserRule, rule_key};
+pub use acl::{AclConfig, AclTokens};
 pub use hosts::{HostPattern, HostPatternError};
 pub use scripts::Scripts;
 pub use value::{FileMode, WindowWord};
@@ -72,6 +74,8 @@ sections! {
         http: HttpConfig;
         /// The requests that clients may send.
         access: AccessConfig;
+        /// The agent's own tokens.
+        acl: AclConfig;
         /// Defaults and limits of sessions.
         session: SessionConfig;
         /// The connection to the quorum.
@@ -96,8 +100,8 @@ sections! {
         /// `true` if operator requests are accepted over TCP even if there is a Unix socket;
         /// without a socket they always are.
         operator_over_tcp: bool = false;
-        /// `true` to reject requests that carry a token with 403. Otherwise the token is ignored,
-        /// with one warning per client: there are no ACLs.
+        /// `true` to reject requests that carry a token with 403 while access control is off.
+        /// Otherwise the token is ignored then, with one warning per client.
         refuse_tokens: bool = false;
         /// The path of the Unix socket; empty for none.
         socket: PathBuf = "/run/lockmesh/agent.sock".into();

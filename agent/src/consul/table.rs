@@ -17,9 +17,18 @@ const ONE_DATACENTER: Remedy = Absent("use one cluster per datacenter");
 pub static ROUTES: &[Row] = &[
     Row {
         // All paths, because clients take a 404 for an empty list.
-        names: &["/v1/acl/", "/v1/agent/token/", "/v1/internal/acl/authorize"],
-        feature: "ACLs",
-        remedy: NO_ACLS,
+        names: &[
+            "/v1/acl/auth-method",
+            "/v1/acl/auth-method/",
+            "/v1/acl/auth-methods",
+            "/v1/acl/binding-rule",
+            "/v1/acl/binding-rule/",
+            "/v1/acl/binding-rules",
+            "/v1/acl/login",
+            "/v1/acl/logout",
+        ],
+        feature: "auth methods of ACLs",
+        remedy: Absent("create tokens with `PUT /v1/acl/token`"),
         disabled: Some((401, "ACL support disabled")),
     },
     // Before the other routes of the service mesh, because clients know Consul's answer.

@@ -19,6 +19,7 @@ const LAST_CONTACT: HeaderName = HeaderName::from_static("x-consul-lastcontact")
 const QUERY_BACKEND: HeaderName = HeaderName::from_static("x-consul-query-backend");
 const EFFECTIVE_CONSISTENCY: HeaderName = HeaderName::from_static("x-consul-effective-consistency");
 const CACHE: HeaderName = HeaderName::from_static("x-cache");
+pub(super) const FILTERED: HeaderName = HeaderName::from_static("x-consul-results-filtered-by-acls");
 const OUR_INDEX: HeaderName = HeaderName::from_static("x-lockmesh-index");
 const OUR_QUEUED: HeaderName = HeaderName::from_static("x-lockmesh-queued");
 const OUR_FENCE: HeaderName = HeaderName::from_static("x-lockmesh-fence");
@@ -148,6 +149,7 @@ impl From<Unavailable> for Failure {
         let text = unavailable.to_string();
         match unavailable {
             Unavailable::AnswerTooLong { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, text),
+            Unavailable::NoAccess(_) => Self::new(StatusCode::FORBIDDEN, text),
             Unavailable::Denied(_) if text.starts_with(NO_RIGHT) => Self::new(StatusCode::FORBIDDEN, text),
             // Because of the request, not for lack of a server: clients must not retry it on their
             // own.
@@ -170,10 +172,15 @@ impl From<Refusal> for Failure {
         let failure = match &refusal {
             // No client of Consul sends such a request.
             Refusal::Lock(_) => Self::new(StatusCode::CONFLICT, refusal.to_string()),
-            Refusal::TooManySessions(..) => Self::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
-            Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) => {
-                Self::new(StatusCode::FORBIDDEN, refusal.to_string())
+            // Not the one for a wrong index of a reset.
+            Refusal::AclBootstrap(text) if text.starts_with(NO_RIGHT) => {
+                Self::new(StatusCode::FORBIDDEN, text)
             }
+            Refusal::TooManySessions(..) => Self::new(StatusCode::TOO_MANY_REQUESTS, refusal.to_string()),
+            Refusal::OtherNode(_)
+            | Refusal::NotOperatorHost(_)
+            | Refusal::NoAccess(_)
+            | Refusal::AclBootstrap(_) => Self::new(StatusCode::FORBIDDEN, refusal.to_string()),
             _ => Self::refused(refusal.to_string()),
         };
         match refusal {
@@ -199,6 +206,7 @@ fn unavailable_kind(unavailable: &Unavailable) -> &'static str {
         Unavailable::Removed => "removed",
         Unavailable::NotAdmitted(_) => "not_admitted",
         Unavailable::Corrupt => "corrupt",
+        Unavailable::NoAccess(_) => "no_access",
     }
 }
 
@@ -220,6 +228,9 @@ fn refusal_kind(refusal: &Refusal) -> &'static str {
         Refusal::OtherNode(_) => "other_node",
         Refusal::NotOperatorHost(_) => "not_operator_host",
         Refusal::TooManySessions(..) => "too_many_sessions",
+        Refusal::NoAccess(_) => "no_access",
+        Refusal::Acl(_) => "acl",
+        Refusal::AclBootstrap(_) => "acl_bootstrap",
     }
 }
 
@@ -275,7 +286,19 @@ pub(super) fn with_meta(mut response: Response<Body>, answer: &Answer, kind: Met
     let headers = response.headers_mut();
     write_meta(headers, answer.index, answer.known_leader, answer.last_contact);
     write_effective(headers, kind);
+    filtered_if(answer.is_filtered, response)
+}
+
+/// Marks an answer without the rows to which the client has no right. The router removes the mark
+/// for clients without a token.
+pub(super) fn filtered(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(FILTERED, HeaderValue::from_static("true"));
     response
+}
+
+/// The same for an answer that may have all rows.
+pub(super) fn filtered_if(is_filtered: bool, response: Response<Body>) -> Response<Body> {
+    if is_filtered { filtered(response) } else { response }
 }
 
 /// Adds the index of an answer that is not read from the state.
@@ -287,7 +310,7 @@ pub(super) fn with_index(mut response: Response<Body>, index: u64) -> Response<B
 /// Adds only what is known of the leader, for a read without an index of its own.
 pub(super) fn with_contact(mut response: Response<Body>, answer: &Answer) -> Response<Body> {
     write_contact(response.headers_mut(), answer.known_leader, answer.last_contact);
-    response
+    filtered_if(answer.is_filtered, response)
 }
 
 /// Marks the answer to `?cached` as fresh: nothing is cached here.

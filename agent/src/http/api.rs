@@ -4,6 +4,7 @@ use super::access::{Rules, SharedRules};
 use super::audit::Audit;
 use super::token::Tokens;
 use super::unix_socket::SocketHealth;
+use crate::acl::{Acl, AgentTokens};
 use crate::bound_sessions::BoundSessions;
 use crate::config::{AgentConfig, HostPattern, Scripts};
 use crate::events::Events;
@@ -117,6 +118,8 @@ pub struct Api {
     pub registry: Arc<Registry>,
     /// The requests that are accepted of each client.
     pub access: Access,
+    /// Access control by tokens.
+    pub acl: Arc<Acl>,
     /// What clients follow in this process.
     pub feeds: Feeds,
     /// The channel for reload and leave requests to this process.
@@ -167,8 +170,9 @@ impl Api {
     /// [`crate::http::serve`], [`Registry::run`] and [`Intervals::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, registry: Arc<Registry>) -> Self {
         let feeds = Feeds::new(&upstream, &limits, Events::alone(identity.node.clone()));
+        let acl = Acl::start(&upstream, AgentTokens::default());
         let (access, reload, own) = (Access::default(), Asking::default(), OwnState::default());
-        Self { upstream, identity, limits, registry, access, feeds, reload, own }
+        Self { upstream, identity, limits, registry, access, acl, feeds, reload, own }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::monitor::{AUDIT, cut};
 use http::{Response, StatusCode};
 use lockmesh_protocol::time::Time;
 use lockmesh_protocol::token_bucket::TokenBucket;
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -30,6 +31,10 @@ const LINES_PER_SECOND: u64 = 10;
 
 /// The maximum length of a text in a line, in bytes.
 const MAX_TEXT: usize = 512;
+
+/// The length of a UUID, and the number of its first characters that a line shows.
+const UUID_LENGTH: usize = 36;
+const SHOWN_ID: usize = 8;
 
 /// The parameters that a line shows. A token is not among them.
 const SHOWN: [&str; 8] = ["id", "address", "prune", "from", "enable", "recurse", "cas", "dc"];
@@ -150,7 +155,7 @@ impl Drop for Record<'_> {
 /// Returns the method, the path and the parameters without secrets, as they were sent: escapes keep
 /// it on one line.
 fn request(call: &Call<'_>) -> String {
-    let mut text = format!("{} {}", call.head.method, call.head.uri.path());
+    let mut text = format!("{} {}", call.head.method, without_secret(call.head.uri.path()));
     let query = call.head.uri.query().unwrap_or_default();
     let shown = query.split('&').filter(|pair| {
         let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
@@ -163,9 +168,35 @@ fn request(call: &Call<'_>) -> String {
     cut(text, MAX_TEXT)
 }
 
+/// Returns a path with only the start of a token's id: a client may have sent the secret instead.
+fn without_secret(path: &str) -> Cow<'_, str> {
+    const TOKEN: &str = "/v1/acl/token/";
+    match path.strip_prefix(TOKEN).filter(|rest| *rest != "self") {
+        Some(rest) if rest.len() >= UUID_LENGTH => {
+            let shown: String = rest.chars().take(SHOWN_ID).collect();
+            format!("{TOKEN}{shown}…").into()
+        }
+        Some(_) => format!("{TOKEN}…").into(),
+        None => path.into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn token_path_shown_without_secret() {
+        let uuid = "b78d37b2-0f1d-4a1e-9f0b-3f0f5f0c8d11";
+        for (path, shown) in [
+            (format!("/v1/acl/token/{uuid}/clone"), "/v1/acl/token/b78d37b2…"),
+            ("/v1/acl/token/root".into(), "/v1/acl/token/…"),
+            ("/v1/acl/token/self".into(), "/v1/acl/token/self"),
+            ("/v1/acl/policy/x".into(), "/v1/acl/policy/x"),
+        ] {
+            assert_eq!(without_secret(&path), shown);
+        }
+    }
 
     #[test]
     fn flood_logs_burst_and_suppressed_count() {

@@ -7,6 +7,7 @@ use super::body::Body;
 use super::peer::Peer;
 use crate::go::query::Params;
 use crate::go::{duration, number};
+use crate::upstream::Upstream;
 use crate::upstream::calls::Read;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
@@ -16,6 +17,7 @@ use hyper::body::Body as _;
 use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_net::random::seed;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
@@ -37,6 +39,10 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Call<'a> {
     /// The context of the request.
     pub(super) api: &'a Api,
+    /// The upstream for calls with the rights of the client.
+    pub(super) upstream: Upstream,
+    /// The identity of the client.
+    pub(super) caller: Caller,
     /// The client.
     pub(super) peer: Peer,
     /// Method, URI and headers.
@@ -75,7 +81,7 @@ impl Call<'_> {
     pub(super) async fn propose(&self, command: Command) -> Result<Applied, Failure> {
         let is_restricted = command.is_about_nodes() && !self.may_operate();
         let command = if is_restricted { command.restricted() } else { command };
-        Ok(self.api.upstream.call(command).await?)
+        Ok(self.upstream.call(command).await?)
     }
 
     /// Returns `true` if this client may send operator requests.
@@ -103,7 +109,7 @@ impl Call<'_> {
     ) -> Result<Arc<Answer>, Unavailable> {
         let _blocked = options.blocking.map(|_| crate::metrics::BlockedWatcher::begin());
         let ReadOptions { consistency, blocking } = options;
-        self.api.upstream.call(Read { query, consistency, blocking }).await
+        self.upstream.call(Read { query, consistency, blocking }).await
     }
 
     /// Returns the failure of a read.

@@ -126,7 +126,7 @@ impl Call<'_> {
     ) -> Result<Part, Failure> {
         let _blocked = options.blocking.map(|_| crate::metrics::BlockedWatcher::begin());
         let ReadOptions { consistency, blocking } = options;
-        let read = self.api.upstream.read_any(Read { query, consistency, blocking }).await;
+        let read = self.upstream.read_any(Read { query, consistency, blocking }).await;
         read.map_err(|unavailable| Self::failure(unavailable, meta))
     }
 
@@ -146,7 +146,7 @@ impl Call<'_> {
             let _blocked = crate::metrics::BlockedWatcher::begin();
             let mut reads = JoinSet::new();
             for query in queries.iter().cloned() {
-                let (upstream, read) = (self.api.upstream.clone(), Read { query, consistency, blocking });
+                let (upstream, read) = (self.upstream.clone(), Read { query, consistency, blocking });
                 reads.spawn(async move { upstream.call(read).await });
             }
             let first = reads.join_next().await.expect("there are several");
@@ -211,6 +211,7 @@ impl Listing {
     /// Responds with the list, which has at least one answer. Of a long one, the parts up to the
     /// first row are rendered before the response begins, so that it may still fail as a whole.
     pub(super) async fn respond(self, form: Form, render: impl Render) -> Result<Response<Body>, Failure> {
+        let is_filtered = self.0.iter().any(|part| part.answer.is_filtered);
         let newest = self.0.iter().map(|part| &part.answer).max_by_key(|answer| answer.index);
         let newest = Arc::clone(newest.expect("there is an answer"));
         let Form { layout, is_costly, meta } = form;
@@ -231,7 +232,8 @@ impl Listing {
                 Body::parts(parts)
             }
         };
-        Ok(answer::with_meta(answer::json_bytes(StatusCode::OK, body), &newest, meta))
+        let response = answer::with_meta(answer::json_bytes(StatusCode::OK, body), &newest, meta);
+        Ok(answer::filtered_if(is_filtered, response))
     }
 }
 
@@ -266,9 +268,10 @@ fn appended(before: Answer, mut answer: Answer) -> Answer {
         (Rows::Instances(rows), Rows::Instances(more)) => rows.append(more),
         _ => {}
     }
+    let is_filtered = before.is_filtered || answer.is_filtered;
     match answer.index > before.index {
-        true => Answer { rows, ..answer },
-        false => Answer { rows, ..before },
+        true => Answer { rows, is_filtered, ..answer },
+        false => Answer { rows, is_filtered, ..before },
     }
 }
 

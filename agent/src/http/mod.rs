@@ -31,7 +31,8 @@
 //! | `call` | a request as endpoints see it: parameters, consistency, body |
 //! | `near` | the reads for rows sorted by the distance from a node |
 //! | `answer` | responses and failures, with Consul's headers |
-//! | `token` | requests with a token: rejected, or served with one warning per client |
+//! | `token` | the token of a request, and its treatment while access control is off |
+//! | `rights` | requests that the agent judges by the rights of their tokens |
 //! | [`archive`] | the file format of a backup |
 //! | `event_stream` | a response that stays open, with one event after the other |
 //! | `file_body` | a response that is read from a file |
@@ -67,6 +68,7 @@ mod guard;
 mod host;
 mod near;
 mod peer;
+mod rights;
 mod shapes;
 mod token;
 mod unix_socket;

@@ -60,7 +60,7 @@ async fn read_now(
     ReadOptions { consistency, .. }: ReadOptions,
     query: Query,
 ) -> Result<Vec<Arc<Answer>>, Failure> {
-    Ok(call.api.upstream.read_all(Read { query, consistency, blocking: None }).await?)
+    Ok(call.upstream.read_all(Read { query, consistency, blocking: None }).await?)
 }
 
 /// Returns the node with the client's address: the agent's own for a client on its host, and if no

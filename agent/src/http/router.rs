@@ -4,7 +4,7 @@
 //! longest match wins. A `*` matches any text in the middle.
 
 use super::access;
-use super::answer::{Failure, nothing, text};
+use super::answer::{FILTERED, Failure, nothing, text};
 use super::api::Api;
 use super::audit::{self, Action};
 use super::body::Body;
@@ -13,13 +13,17 @@ use super::compression;
 use super::endpoint::table::{ROUTES, Right, Route};
 use super::host;
 use super::peer::Peer;
+use super::rights::{self, Judge};
 use super::token;
+use crate::acl;
 use crate::consul::{self, Row};
+use crate::go::query::Params;
 use crate::go::{path, query};
 use crate::metrics;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
+use lockmesh_protocol::acl::{Caller, DefaultPolicy};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -76,13 +80,16 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         // Go's router takes `/v1/kv` for a misspelled `/v1/kv/`.
         return match (below(&decoded), consul::route(&decoded)) {
             (Some(clean), _) => (redirect(head, &clean), "redirect"),
-            (None, Some(row)) => (absent(head, &decoded, row), "absent"),
+            (None, Some(row)) => (absent(api, head, &decoded, row), "absent"),
             (None, None) => (unknown(&decoded), "unknown"),
         };
     };
     let mut response = guarded((api, peer), head, route, (tail, is_lossy), body).await;
-    // The header of a Consul agent without ACLs.
-    response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static("allow"));
+    let policy = match api.acl.default_policy() {
+        DefaultPolicy::Allow => "allow",
+        DefaultPolicy::Deny => "deny",
+    };
+    response.headers_mut().insert(DEFAULT_ACL_POLICY, HeaderValue::from_static(policy));
     (response, route.path)
 }
 
@@ -118,15 +125,32 @@ async fn guarded(
         let text = "Invalid URL path: it is not UTF-8; encode names as UTF-8 before escaping them";
         return Failure::bad_request(text).into_response();
     }
-    let call = Call { api, peer, head, tail, is_lossy, params };
-    let allowed = access::check(&call, [access::need_of(verb, &call)]).and_then(|()| check_token(&call));
+    let caller = caller(api, head, &params);
+    let upstream = api.upstream.for_caller(caller);
+    let call = Call { api, upstream, caller, peer, head, tail, is_lossy, params };
+    let allowed = match access::check(&call, [access::need_of(verb, &call)]).and_then(|()| check_token(&call))
+    {
+        Ok(()) if route.judge != Judge::Servers => Box::pin(rights::judge(&call, route)).await,
+        allowed => allowed,
+    };
     let answer = match (verb.right, allowed) {
         // Boxed, so that the hot paths do not pay for it in memory.
         (Right::Operate, allowed) => Box::pin(operated(&call, route, body, allowed)).await,
         (_, Ok(())) => route.answer(&call, body).await,
         (_, Err(failure)) => Err(failure),
     };
-    answer.unwrap_or_else(Failure::into_response)
+    let mut response = answer.unwrap_or_else(Failure::into_response);
+    // The mark would tell a client without a token what exists.
+    if !matches!(call.caller, Caller::Token(_)) {
+        response.headers_mut().remove(FILTERED);
+    }
+    response
+}
+
+/// Returns the identity of a request's client.
+fn caller(api: &Api, head: &Parts, params: &Params<'_>) -> Caller {
+    let sent = token::sent(&head.headers, params).and_then(acl::caller);
+    sent.unwrap_or_else(|| api.acl.tokens.default_caller())
 }
 
 /// Runs an operator request, if it is allowed: only from the operators' socket, and always with a
@@ -146,7 +170,7 @@ async fn operated(
 }
 
 fn check_token(call: &Call<'_>) -> Result<(), Failure> {
-    match token::is_sent(&call.head.headers, &call.params) {
+    match call.api.acl.is_off() && token::sent(&call.head.headers, &call.params).is_some() {
         true => call.api.access.tokens.judge(call.peer),
         false => Ok(()),
     }
@@ -236,8 +260,9 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
 
 /// A route of Consul whose feature Lockmesh does not have. 501, because clients take a 404 for an
 /// answer: that there is no such service, or no such query.
-fn absent(head: &Parts, path: &str, row: &Row) -> Response<Body> {
-    let failure = match row.disabled {
+fn absent(api: &Api, head: &Parts, path: &str, row: &Row) -> Response<Body> {
+    let is_served_otherwise = rights::is_about_acls(path) && !api.acl.is_off();
+    let failure = match row.disabled.filter(|_| !is_served_otherwise) {
         Some((status, text)) => Failure::new(StatusCode::from_u16(status).unwrap_or(ABSENT), text),
         None => Failure::new(ABSENT, row.explain(&format!("{} {path}", head.method))),
     };

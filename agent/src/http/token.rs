@@ -1,5 +1,5 @@
-//! Requests that carry a token. There are no ACLs: a token is rejected (`http.refuse_tokens`), or
-//! ignored with one warning per client.
+//! The token of a request, and requests that carry one while access control is off: the token is
+//! rejected (`http.refuse_tokens`), or ignored with one warning per client.
 //!
 //! A client is an IP address, or a user on the Unix socket. [`MAX_CLIENTS`] are remembered and
 //! warned about; `lockmesh_http_limits_total{limit="token"}` counts all rejections.
@@ -8,7 +8,7 @@ use super::answer::Failure;
 use super::peer::Peer;
 use crate::go::query::Params;
 use http::StatusCode;
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderValue};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,7 @@ use std::sync::{Mutex, PoisonError};
 /// The maximum number of clients that are remembered: about 64 KiB.
 const MAX_CLIENTS: usize = 1_024;
 
-const REFUSED: &str = "ACLs are not implemented in Lockmesh, and `http.refuse_tokens` is set: send the request without a \
+const REFUSED: &str = "ACL support disabled, and `http.refuse_tokens` is set: send the request without a \
                        token, or set `http.refuse_tokens = false` in the agent's configuration to have tokens ignored";
 
 /// A client, with all its connections and processes.
@@ -70,7 +70,7 @@ impl Tokens {
                 uid,
                 address,
                 reject_with = "http.refuse_tokens",
-                "ignored a token, because ACLs are not implemented"
+                "ignored a token, because access control is off"
             ),
         }
         if warning == Warning::Last {
@@ -90,15 +90,20 @@ impl Tokens {
     }
 }
 
-/// `true` if a request carries a token, as Consul reads it.
-pub(super) fn is_sent(headers: &HeaderMap, params: &Params<'_>) -> bool {
-    let bearer = |value: &header::HeaderValue| {
-        let parts = value.to_str().ok().and_then(|value| value.trim().split_once(' '));
-        parts.is_some_and(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty())
+/// Returns the secret that a request carries, as Consul reads it: the first that is not empty of
+/// `?token=`, `X-Consul-Token` and `Authorization: Bearer`.
+pub(super) fn sent<'a>(headers: &'a HeaderMap, params: &'a Params<'_>) -> Option<&'a str> {
+    let text = |value: &'a HeaderValue| value.to_str().ok().map(str::trim);
+    let bearer = |value: &'a HeaderValue| {
+        let (scheme, token) = text(value)?.split_once(' ')?;
+        Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
     };
-    params.non_empty("token").is_some()
-        || headers.get_all("x-consul-token").iter().any(|value| !value.is_empty())
-        || headers.get_all(header::AUTHORIZATION).iter().any(bearer)
+    // A value that is not text is the secret of no token.
+    let header = |value: &'a HeaderValue| Some(text(value).unwrap_or("?")).filter(|text| !text.is_empty());
+    params
+        .non_empty("token")
+        .or_else(|| headers.get_all("x-consul-token").iter().find_map(header))
+        .or_else(|| headers.get_all(header::AUTHORIZATION).iter().find_map(bearer))
 }
 
 #[cfg(test)]
@@ -145,21 +150,25 @@ mod tests {
     }
 
     #[test]
-    fn token_sources_match_consul() {
-        let sent = |query: &str, header: Option<(&'static str, &str)>| {
+    fn first_nonempty_source_counts() {
+        let found = |query: &str, lines: &[(&'static str, &str)]| {
             let mut headers = HeaderMap::new();
-            if let Some((name, value)) = header {
-                headers.insert(name, value.parse().expect("a value"));
+            for (name, value) in lines {
+                headers.append(*name, value.parse().expect("a value"));
             }
-            is_sent(&headers, &query::parse(query).expect("a query"))
+            sent(&headers, &query::parse(query).expect("a query")).map(str::to_owned)
         };
-        assert!(sent("token=t", None) && sent("", Some(("x-consul-token", "t"))));
-        assert!(
-            sent("", Some(("authorization", "Bearer t"))) && sent("", Some(("authorization", "bearer t")))
-        );
-        assert!(!sent("", None) && !sent("token=", None) && !sent("", Some(("x-consul-token", ""))));
-        assert!(
-            !sent("", Some(("authorization", "Basic dDp0"))) && !sent("", Some(("authorization", "Bearer ")))
-        );
+        let (own, standard) = ("x-consul-token", "authorization");
+        for (query, lines, expected) in [
+            ("token=q", &[(own, "h"), (standard, "Bearer b")][..], Some("q")),
+            ("token=", &[(own, "h"), (standard, "Bearer b")], Some("h")),
+            ("", &[(own, ""), (standard, "bearer b")], Some("b")),
+            ("", &[(standard, "Basic dDp0"), (standard, "BEARER  b ")], Some("b")),
+            ("", &[(own, ""), (standard, "Bearer ")], None),
+            ("", &[(standard, "Basic dDp0")], None),
+            ("", &[], None),
+        ] {
+            assert_eq!(found(query, lines).as_deref(), expected, "{query} {lines:?}");
+        }
     }
 }

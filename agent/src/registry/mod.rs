@@ -558,6 +558,7 @@ mod tests {
     use lockmesh_agent_core::definitions::CheckKind;
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
     use lockmesh_agent_core::registry::{Store, StoredCheck, StoredTimes};
+    use lockmesh_protocol::acl::Caller;
     use lockmesh_protocol::rpc::Response;
     use std::fs;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -568,7 +569,7 @@ mod tests {
     struct Silent(Semaphore);
 
     impl Quorum for Silent {
-        fn call(self: Arc<Self>, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        fn call(self: Arc<Self>, _: Caller, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
             self.0.add_permits(1);
             Box::pin(std::future::pending())
         }

@@ -23,6 +23,7 @@ use lockmesh_agent_core::request_ids::Registration;
 use lockmesh_net::CallClient;
 use lockmesh_net::random::seed;
 use lockmesh_net::{Endpoint, Identity, LinkError};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -226,7 +227,7 @@ impl Driver {
                 (Ok(true), _) => inputs.push_back(Input::Backlog(id, true)),
                 // It fits into no frame of any connection: the client has to report that to the
                 // caller.
-                (Err(error), Call::Begin(call, _)) => {
+                (Err(error), Call::Begin(call, _) | Call::BeginAs(call, ..)) => {
                     inputs.push_back(Input::Unsendable(id, call, error.to_string()));
                 }
                 (Err(_), Call::Cancel(_)) => unreachable!("a cancel is short"),
@@ -338,10 +339,10 @@ impl Driver {
 }
 
 impl Quorum for Driver {
-    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Answer> {
+    fn call(self: Arc<Self>, caller: Caller, call: LocalCall) -> BoxFuture<Answer> {
         Box::pin(async move {
             let (sender, receiver) = oneshot::channel();
-            let token = self.begin(|token| Input::Call(token, call), sender);
+            let token = self.begin(|token| Input::Call(token, caller, call), sender);
             let mut waiting = CancelOnDrop { driver: &self, token, is_over: false };
             let answer = receiver.await;
             waiting.is_over = true;

@@ -35,6 +35,7 @@ use lockmesh_agent_core::cluster::{ClusterChoice, Pin};
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, NotReady, QuorumClientConfig, unexpected};
 use lockmesh_net::{Endpoint, Identity, QuicOptions};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::{AgentRegistration, Command, NodeLeave};
 use lockmesh_protocol::gossip::MeshNews;
 use lockmesh_protocol::gossip::roster::RosterDigest;
@@ -104,12 +105,22 @@ impl UpstreamOptions {
 
 /// A handle to the quorum, cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Upstream(Arc<dyn Quorum>);
+pub struct Upstream {
+    quorum: Arc<dyn Quorum>,
+    /// The identity with which calls are sent.
+    caller: Caller,
+}
 
 impl Upstream {
-    /// Creates a handle to this quorum.
+    /// Creates a handle to this quorum, for calls of the agent itself.
     pub fn new(quorum: Arc<dyn Quorum>) -> Self {
-        Self(quorum)
+        Self { quorum, caller: Caller::Agent }
+    }
+
+    /// Returns a handle whose calls are judged by the rights of this caller.
+    #[must_use]
+    pub fn for_caller(&self, caller: Caller) -> Self {
+        Self { quorum: Arc::clone(&self.quorum), caller }
     }
 
     /// Begins to connect and to register, in the background and permanently; must be called within
@@ -143,7 +154,7 @@ impl Upstream {
     /// was retried within the hold timeout, a command under one request id; a further retry is the
     /// caller's decision.
     pub async fn call<C: Call>(&self, call: C) -> Result<C::Answer, Unavailable> {
-        C::answer(self.0.clone().call(call.local_call()).await?).map_err(misfit)
+        C::answer(self.quorum.clone().call(self.caller, call.local_call()).await?).map_err(misfit)
     }
 
     /// Returns what this agent lacks of the mesh, from the nearest server, or from the leader if
@@ -175,12 +186,12 @@ impl Upstream {
 
     /// Returns the lease under which this agent is registered now.
     pub fn registered_lease(&self) -> Option<LeaseId> {
-        self.0.registered_lease()
+        self.quorum.registered_lease()
     }
 
     /// Returns `true` once this agent has registered, if no process of it came before this one.
     pub fn is_new_agent(&self) -> bool {
-        self.0.is_new_agent()
+        self.quorum.is_new_agent()
     }
 
     /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
@@ -190,7 +201,7 @@ impl Upstream {
     /// [`Unavailable::Denied`] carries the reason why the server does not join. Unless
     /// [`Unavailable::certainly_not_done`], it may still join: check [`Self::leader_status`].
     pub async fn invite(&self, address: &str, servers: Vec<String>) -> Result<(), Unavailable> {
-        match self.0.clone().invite(address.into(), servers).await? {
+        match self.quorum.clone().invite(address.into(), servers).await? {
             Response::Done => Ok(()),
             Response::Unavailable(unavailable) => Err(unavailable),
             other => Err(unexpected(&other)),
@@ -203,7 +214,7 @@ impl Upstream {
     /// # Errors
     /// [`Unavailable::Denied`] carries the reason. The agent knows the same servers as before.
     pub async fn join(&self, address: &str) -> Result<(), Unavailable> {
-        self.0.clone().join(address.into()).await
+        self.quorum.clone().join(address.into()).await
     }
 
     /// Removes this agent's node from the cluster: its sessions end. The agent does not register
@@ -213,7 +224,7 @@ impl Upstream {
     /// The node stays. Unless [`Unavailable::certainly_not_done`], it may have left, and its
     /// sessions may have ended: then the agent registers it again.
     pub async fn leave(&self, node: &NodeName) -> Result<(), Unavailable> {
-        let Some(lease) = self.0.clone().begin_leaving() else {
+        let Some(lease) = self.quorum.clone().begin_leaving() else {
             return Err(Unavailable::NotLeader { leader: None });
         };
         let leave = NodeLeave { node: node.clone(), lease: Some(lease), prune: false };
@@ -228,29 +239,29 @@ impl Upstream {
             Err(unavailable) => Err(unavailable),
         };
         if outcome.is_ok() {
-            self.0.clone().has_left().await;
+            self.quorum.clone().has_left().await;
         }
         if let Err(unavailable) = &outcome {
-            self.0.clone().stay(!unavailable.certainly_not_done());
+            self.quorum.clone().stay(!unavailable.certainly_not_done());
         }
         outcome
     }
 
     /// Applies another choice of this agent's cluster.
     pub fn choose_cluster(&self, choice: ClusterChoice) {
-        self.0.clone().choose_cluster(choice);
+        self.quorum.clone().choose_cluster(choice);
     }
 
     /// Registers this agent's node again with this metadata, once no command is under way.
     pub fn set_node_meta(&self, meta: BTreeMap<String, String>) {
-        self.0.clone().set_node_meta(meta);
+        self.quorum.clone().set_node_meta(meta);
     }
 
     /// Announces a restart of this agent: the servers extend its window once, and the lease carries
     /// the time until which that is certain. Without a reply in time, the normal window must be
     /// assumed.
     pub async fn announce_restart(&self) {
-        let Some(lease) = self.0.registered_lease() else { return };
+        let Some(lease) = self.quorum.registered_lease() else { return };
         let announced = self.call(Command::AnnounceRestart(lease));
         match tokio::time::timeout(ANNOUNCE_TIMEOUT, announced).await {
             Ok(Ok(Applied { reply: Reply::Succeeded(true), .. })) => {
@@ -264,7 +275,7 @@ impl Upstream {
 
     /// Answers a challenge of a server.
     pub async fn answer_challenge(&self, challenge: Challenge) -> Response {
-        match self.0.clone().challenge(challenge).await {
+        match self.quorum.clone().challenge(challenge).await {
             Ok(Answered::Response(response)) => response,
             Ok(other) => Response::Unavailable(misfit(other)),
             Err(reason) => Response::Unavailable(reason),
@@ -273,54 +284,54 @@ impl Upstream {
 
     /// Returns the node's lease, now and from now on. Its times are those of `CLOCK_BOOTTIME`.
     pub fn lease(&self) -> watch::Receiver<LeaseState> {
-        self.0.lease()
+        self.quorum.lease()
     }
 
     /// Returns the number of times that a leader was found, now and from now on.
     pub fn leaders(&self) -> watch::Receiver<u64> {
-        self.0.leaders()
+        self.quorum.leaders()
     }
 
     /// Returns the number of times that the catalog may have lost what this node had registered.
     pub fn catalog_losses(&self) -> watch::Receiver<u64> {
-        self.0.catalog_losses()
+        self.quorum.catalog_losses()
     }
 
     /// Returns `true` if the agent has registered since it started.
     pub fn is_registered(&self) -> bool {
-        self.0.is_registered()
+        self.quorum.is_registered()
     }
 
     /// Uses other certificates for the next connection.
     pub fn replace_identity(&self, identity: &Identity) {
-        self.0.replace_identity(identity);
+        self.quorum.replace_identity(identity);
     }
 
     /// Returns the reasons why this agent cannot serve requests now, as far as it knows; empty if
     /// it can.
     pub fn not_ready(&self) -> Vec<NotReady> {
-        self.0.not_ready()
+        self.quorum.not_ready()
     }
 
     /// Returns the counters, if there are any.
     pub fn counters(&self) -> Option<&UpstreamCounters> {
-        self.0.counters()
+        self.quorum.counters()
     }
 
     /// Returns the work under way.
     pub fn load(&self) -> Load {
-        self.0.load()
+        self.quorum.load()
     }
 
     /// Answers blocking reads with the current state, now and from now on: the agent is shutting
     /// down.
     pub fn hurry(&self) {
-        self.0.clone().hurry();
+        self.quorum.clone().hurry();
     }
 
     /// Ends all connections and every request under way.
     pub async fn close(&self) {
-        self.0.clone().close().await;
+        self.quorum.clone().close().await;
     }
 }
 
@@ -350,7 +361,7 @@ mod tests {
     }
 
     impl Quorum for Lagging {
-        fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        fn call(self: Arc<Self>, _: Caller, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
             let denied = Err(Unavailable::Denied("ask again soon, or register first".into()));
             let answer = match call {
                 LocalCall::Ask(Request::SyncMesh(_)) if self.leader_knows => {

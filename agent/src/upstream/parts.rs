@@ -102,6 +102,7 @@ mod tests {
     use super::*;
     use crate::upstream::{BoxFuture, Quorum};
     use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
+    use lockmesh_protocol::acl::Caller;
     use lockmesh_protocol::id::{LogIndex, NodeName, ServerId};
     use lockmesh_protocol::query::Rows;
     use lockmesh_protocol::record::{Check, CheckStatus};
@@ -147,7 +148,7 @@ mod tests {
     }
 
     impl Quorum for LongNode {
-        fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+        fn call(self: Arc<Self>, _: Caller, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
             Box::pin(std::future::ready(self.reply(call).map(Answered::Response)))
         }
 

@@ -89,7 +89,7 @@ impl QuicConnection {
     /// The call fits no frame; it was not queued.
     pub(super) fn send(&self, call: &Call) -> Result<bool, TooLong> {
         let lane = match call {
-            Call::Begin(id, request) => {
+            Call::Begin(id, request) | Call::BeginAs(id, _, request) => {
                 let lane = request.lane();
                 // Remembered for a cancel, which must take the same stream as its call.
                 if lane == Lane::Lists {

@@ -5,6 +5,7 @@ use lockmesh_agent_core::cluster::ClusterChoice;
 use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, Load, LocalCall, NotReady};
 use lockmesh_net::Identity;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::lease::{Challenge, LeaseId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::collections::BTreeMap;
@@ -18,8 +19,8 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Answers local calls.
 pub trait Quorum: Debug + Send + Sync {
-    /// Answers a call. Dropping the future cancels it.
-    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>>;
+    /// Answers a call, with the rights of a caller. Dropping the future cancels it.
+    fn call(self: Arc<Self>, caller: Caller, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>>;
 
     /// Asks the server at `address`, which belongs to no quorum yet, to join the quorum of
     /// `servers`; or returns why it is not reached.

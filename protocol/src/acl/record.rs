@@ -4,6 +4,7 @@ use super::SecretHash;
 use super::rules::{Level, Resource, Rule, Rules};
 use crate::id::{LogIndex, WallTime};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The id of the built-in policy that permits everything.
 pub const GLOBAL_MANAGEMENT: &str = "00000000-0000-0000-0000-000000000001";
@@ -39,6 +40,7 @@ pub const TEXT_BYTES_MAX: usize = 1_024;
 
 /// Whether requests are judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AclMode {
     /// No request is judged, and tokens are ignored.
     #[default]
@@ -51,6 +53,7 @@ pub enum AclMode {
 
 /// The reaction to a request for which there is no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum DefaultPolicy {
     /// It is permitted, unless it needs a right to the access control lists.
     #[default]
@@ -155,7 +158,7 @@ pub struct Policy {
     /// The rules as written.
     pub text: String,
     /// The rules, as the agent parsed them.
-    pub rules: Rules,
+    pub rules: Arc<Rules>,
     /// The datacenters in which it counts; empty for all.
     pub datacenters: Vec<String>,
     /// The index of its creation.

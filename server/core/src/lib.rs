@@ -31,8 +31,10 @@
 //! | `observed.rs` | a server's measurements of its own work: commits, lock waits, losses |
 //! | `upgrade.rs` | format upgrades, and the stop of a build that cannot read the format |
 //! | `fault_injection.rs` | rules that the simulator can break; not part of the program |
+//! | `acl_upkeep.rs` | changes of the access control lists by the leader: their start, the ends of tokens |
 //! | `autopilot/` | health of the servers, promotion of learners, removal of dead servers |
 
+mod acl_upkeep;
 mod autopilot;
 mod cluster;
 pub mod core;
@@ -53,6 +55,7 @@ pub mod state;
 pub mod time;
 mod upgrade;
 
+pub use crate::acl_upkeep::AclStart;
 pub use crate::autopilot::AutopilotView;
 pub use crate::core::{ClusterStart, Core, CoreConfig};
 pub use crate::raft::log::LogStatus;

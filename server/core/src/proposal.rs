@@ -23,6 +23,13 @@ pub struct Proposal {
     pub caller: Caller,
 }
 
+impl Proposal {
+    /// Returns a proposal of a server or of an agent itself.
+    pub fn new(request: Option<RequestId>, at: WallTime, command: Command) -> Self {
+        Self { request, at, command, caller: Caller::Agent }
+    }
+}
+
 mod v10 {
     use super::{Command, RequestId, WallTime};
 
@@ -38,7 +45,7 @@ mod v10 {
 impl From<v10::Proposal> for Proposal {
     fn from(old: v10::Proposal) -> Self {
         let v10::Proposal { request, at, command } = old;
-        Self { request, at, command, caller: Caller::Agent }
+        Self::new(request, at, command)
     }
 }
 

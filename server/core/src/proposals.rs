@@ -177,7 +177,7 @@ mod tests {
     const TERM: Term = Term(3);
 
     fn proposal() -> Proposal {
-        Proposal { request: None, at: WallTime(0), command: Command::CorruptionCheck }
+        Proposal::new(None, WallTime(0), Command::CorruptionCheck)
     }
 
     fn client(number: u64) -> Origin {

@@ -53,7 +53,7 @@ impl Cluster {
 
     fn request(&mut self, request: Option<RequestId>, command: Command) -> Reply {
         self.index += 1;
-        let proposal = Proposal { request, at: WallTime(7), command };
+        let proposal = Proposal::new(request, WallTime(7), command);
         self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new()).reply.clone()
     }
 
@@ -560,17 +560,17 @@ fn long_listing_is_consistent_view() {
     for query in queries {
         let mut cluster = crowded();
         let (index, rows) = cluster.state.query(&query);
-        let (same_index, listing) = cluster.state.query_view(&query, LIMIT);
+        let (same_index, listing) = cluster.state.query_view(&query, LIMIT, None);
         let Listing::View(view) = listing else { panic!("{query:?} is about very many rows") };
         cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("many/0"))));
         cluster.apply(put("many/new"));
-        assert_eq!(view.rows(LIMIT), Some(rows.clone()), "it contains no later writes");
+        assert_eq!(view.rows(LIMIT), Some((rows.clone(), false)), "it contains no later writes");
         assert_eq!(index, same_index);
         assert_eq!(cluster.state.index_of(&query), cluster.state.query(&query).0);
     }
-    let (_, few) = crowded().state.query_view(&Query::Entries(Key::from("few/")), LIMIT);
+    let (_, few) = crowded().state.query_view(&Query::Entries(Key::from("few/")), LIMIT, None);
     assert!(
-        matches!(few, Listing::Rows(Rows::Entries(rows)) if rows.len() == 1),
+        matches!(few, Listing::Rows(Rows::Entries(rows), false) if rows.len() == 1),
         "few rows are built at once"
     );
 }
@@ -597,11 +597,11 @@ fn listing_parts_form_consistent_answer() {
     ];
     for (query, least_parts) in queries {
         let (index, rows) = cluster.state.query(&query);
-        let (same_index, view) = cluster.state.view(&query);
+        let (same_index, view) = cluster.state.view(&query, None);
         cluster.apply(put(&format!("later/{index:?}")));
         let (mut parts, mut next) = (Vec::new(), Some(0));
         while let Some(after) = next {
-            let (part, following) = view.part(after, 1 << 20);
+            let (part, following, _) = view.part(after, 1 << 20);
             assert_eq!(view.part(after, 1 << 20).0, part, "a part may be requested again");
             parts.push(part);
             next = following;
@@ -640,7 +640,7 @@ fn oversized_listing_detected_by_pages() {
     let query = Query::Entries(Key::from("many/"));
     let whole = encoded(&cluster.state.query(&query).1);
     let is_refused =
-        |query: &Query, limit| matches!(cluster.state.query_view(query, limit), (_, Listing::TooLong));
+        |query: &Query, limit| matches!(cluster.state.query_view(query, limit, None), (_, Listing::TooLong));
     assert!(!is_refused(&query, whole), "an answer that fits is never refused");
     assert!(is_refused(&query, whole * 3 / 4), "most answers that do not fit are refused at once");
     let op = |verb| TxnKv {
@@ -654,6 +654,8 @@ fn oversized_listing_detected_by_pages() {
     let txn = Query::Txn(vec![TxnOp::Kv(op(KvVerb::GetTree))]);
     assert!(!is_refused(&txn, whole) && is_refused(&txn, whole * 3 / 4));
     let names = Query::Keys { prefix: Key::from("many/"), separator: String::new() };
-    let (_, Listing::View(view)) = cluster.state.query_view(&names, 100) else { panic!("very many names") };
+    let (_, Listing::View(view)) = cluster.state.query_view(&names, 100, None) else {
+        panic!("very many names")
+    };
     assert_eq!(view.rows(100), None);
 }

@@ -48,7 +48,7 @@ impl Run {
 
     fn apply(&mut self, request: Option<RequestId>, command: Command) -> (Arc<Applied>, Vec<Change>) {
         self.index += 1;
-        let proposal = Proposal { request, at: WallTime(self.index), command };
+        let proposal = Proposal::new(request, WallTime(self.index), command);
         let mut changes = Vec::new();
         let applied = self.state.apply(LogIndex(self.index), TERM, &proposal, &mut changes);
         changes.iter().for_each(|change| self.rebuilt.load(change.clone()));

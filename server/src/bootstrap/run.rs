@@ -98,7 +98,7 @@ impl RunningLoop<'_> {
             let mut has_joined = false;
             for event in events.drain(..) {
                 match event {
-                    DriverEvent::Call { call, request, replies } => self.answer(call, request, &replies),
+                    DriverEvent::Call { call, request, replies, .. } => self.answer(call, request, &replies),
                     DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)) => {
                         // Durable before it is announced, and before the store exists.
                         self.record_state(BootstrapState::Admitted(joined.into()))?;
@@ -269,7 +269,12 @@ mod tests {
         assert!(matches!(replies.begin(call, Instant::now()), Begun::Yes));
         let events = [
             DriverEvent::Bootstrap(BootstrapEvent::Joined(joined)),
-            DriverEvent::Call { call, request: Request::Status, replies: replies.clone() },
+            DriverEvent::Call {
+                call,
+                client: lockmesh_protocol::acl::Caller::Agent,
+                request: Request::Status,
+                replies: replies.clone(),
+            },
         ];
         for event in events {
             assert!(sender.post(event).is_ok(), "there is room");

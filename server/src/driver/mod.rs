@@ -180,9 +180,9 @@ impl Driver {
     /// Handles one event; returns `false` if the driver must end.
     fn receive(&mut self, event: DriverEvent) -> bool {
         let event = match event {
-            DriverEvent::Call { call, request, replies } => {
+            DriverEvent::Call { call, client, request, replies } => {
                 let (from, peer) = self.connections.begin(call, &replies);
-                Event::Call { from, peer, request }
+                Event::Call { from, peer, client, request }
             }
             DriverEvent::SnapshotFetched(fetched) => self.fetched(fetched),
             // A late event of the bootstrap loop.

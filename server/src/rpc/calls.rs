@@ -9,6 +9,7 @@ use lockmesh_core::state::too_long;
 use lockmesh_net::frame::FrameQueue;
 use lockmesh_net::quic::{FrameReceiver, FrameSender};
 use lockmesh_net::{Connection, LinkError};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::dialect::Dialect;
 use lockmesh_protocol::rpc::{Call, CallFrame, CallId, MAX_FRAME_BYTES, Response, Unavailable};
 use std::sync::Arc;
@@ -72,8 +73,9 @@ impl Stream {
 
     /// Returns the driver's event for a call; `None` if it is answered here.
     fn event(&self, call: Call, arrived: Instant, duplicate: &mut Option<CallId>) -> Option<DriverEvent> {
-        let (call, request) = match call {
-            Call::Begin(call, request) => (call, request),
+        let (call, client, request) = match call {
+            Call::Begin(call, request) => (call, Caller::Agent, request),
+            Call::BeginAs(call, client, request) => (call, client, request),
             Call::Cancel(call) => {
                 one_more(&self.service.counters.cancels);
                 // Also after its answer: the view or backup that it began would be kept.
@@ -106,7 +108,7 @@ impl Stream {
             self.replies.answer(call, Response::Unavailable(Unavailable::Denied(reason)));
             return None;
         }
-        Some(DriverEvent::Call { call, request, replies: self.replies.clone() })
+        Some(DriverEvent::Call { call, client, request, replies: self.replies.clone() })
     }
 
     fn shed(&self, event: DriverEvent) {

@@ -123,6 +123,10 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::Binding(node, id, row) => (b'B', RowName::Of(node.as_str(), id.as_bytes()), row.is_some()),
         Change::Deadlocks(_) => (b'W', RowName::Only, true),
         Change::OperatorHosts(_) => (b'O', RowName::Only, true),
+        Change::AclSettings(_) => (b'S', RowName::Only, true),
+        Change::Token(accessor, row) => (b'T', RowName::Text(accessor), row.is_some()),
+        Change::Policy(id, row) => (b'P', RowName::Text(id), row.is_some()),
+        Change::Role(id, row) => (b'L', RowName::Text(id), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))
@@ -213,6 +217,10 @@ fn table_number(table: Table) -> u64 {
         Table::NodeDeletions => 6,
         Table::Coordinates => 7,
         Table::PreparedQueries => 8,
+        Table::Tokens => 9,
+        Table::Policies => 10,
+        Table::Roles => 11,
+        Table::AclSettings => 12,
     }
 }
 

@@ -16,6 +16,7 @@ use lockmesh_agent::registry::Registry;
 use lockmesh_agent::upstream::{BoxFuture, Quorum, Upstream};
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_agent_core::registry::Limits;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -260,7 +261,7 @@ impl Nonsense {
 }
 
 impl Quorum for Nonsense {
-    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+    fn call(self: Arc<Self>, _: Caller, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
         let answer = match (call, self.next()) {
             (_, Response::Unavailable(reason)) => Err(reason),
             (LocalCall::Acquire { .. }, Response::Applied(applied)) => {

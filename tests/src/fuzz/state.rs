@@ -56,9 +56,9 @@ fn seed(commands: &[Command], queries: &[Query]) -> Vec<u8> {
     let register = Command::RegisterAgent(AgentRegistration::of(node));
     let numbered = |(sequence, command): (u64, &Command)| {
         let request = RequestId { agent: AgentNumber(1), generation: Generation(1), sequence, lowest: 1 };
-        Proposal { request: Some(request), at: WallTime(1), command: command.clone() }
+        Proposal::new(Some(request), WallTime(1), command.clone())
     };
-    let registration = Proposal { request: None, at: WallTime(1), command: register };
+    let registration = Proposal::new(None, WallTime(1), register);
     let log: Vec<Proposal> = [registration].into_iter().chain((1..).zip(commands).map(numbered)).collect();
     wire::encode(&(log, queries))
 }

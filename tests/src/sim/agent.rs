@@ -29,6 +29,7 @@ use lockmesh_agent_core::quorum_client::{
     QuorumClientConfig,
 };
 use lockmesh_agent_core::request_ids::Registration;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::lease::HealthWindow;
@@ -399,7 +400,7 @@ impl Agent {
         self.tasks[task].pending = Some((token, wish));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.handle_input(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, Caller::Agent, call));
     }
 
     /// A client stops waiting for a call.
@@ -468,7 +469,7 @@ impl Agent {
     ) {
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.handle_input(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, Caller::Agent, call));
     }
 
     /// Passes an input to the quorum client, and carries out its output.

@@ -11,6 +11,7 @@ use super::session_watches::HandoverFile;
 use super::stage::{Ask, Event, Requester, Stage};
 use super::world::World;
 use lockmesh_agent_core::quorum_client::{Answered, CallToken, Input, LocalCall};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -209,7 +210,7 @@ impl Agent {
         stage.after(ANNOUNCE_TIMEOUT, Event::GoAway(self.place, self.life, token));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.handle_input(stage, judge, Input::Call(token, call));
+        self.handle_input(stage, judge, Input::Call(token, Caller::Agent, call));
     }
 
     /// The servers answered the announcement. Its effect on guards is visible in the lease.

@@ -239,7 +239,9 @@ impl Agent {
         for (id, call) in outbox.calls.drain(..) {
             let Some(number) = self.number_of(id) else { continue };
             match call {
-                Call::Begin(call, request) => self.send(stage, judge, number, call, request),
+                Call::Begin(call, request) | Call::BeginAs(call, _, request) => {
+                    self.send(stage, judge, number, call, request);
+                }
                 Call::Cancel(call) => self.cancel(stage, judge, number, call),
             }
         }

@@ -350,7 +350,7 @@ impl World {
 
     fn apply(&mut self, command: &Command) -> Arc<Applied> {
         self.index += 1;
-        let proposal = Proposal { request: None, at: WallTime(0), command: command.clone() };
+        let proposal = Proposal::new(None, WallTime(0), command.clone());
         let applied = self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new());
         self.past.resize(self.index as usize + 1, self.state.clone());
         if let (Command::CreateSession(new), Answer::Session(id)) = (command, &applied.reply)

@@ -91,7 +91,7 @@ pub struct TxnReadAnswer {
     pub not_modified: bool,
     /// Always 0.
     pub backend: u8,
-    /// Always false.
+    /// Set if results are left out to which the token of the request has no right.
     #[serde(rename = "ResultsFilteredByACLs")]
     pub results_filtered_by_acls: bool,
 }

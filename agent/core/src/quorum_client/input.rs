@@ -2,6 +2,7 @@
 
 use crate::cluster::ClusterChoice;
 use core::net::IpAddr;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::lease::Challenge;
@@ -22,8 +23,9 @@ pub struct CallToken(pub u64);
 /// An input.
 #[derive(Debug)]
 pub enum Input {
-    /// A local caller starts a call. Every call is answered once, unless it is cancelled before.
-    Call(CallToken, LocalCall),
+    /// A local caller starts a call, with the rights of a client or of the agent. Every call is
+    /// answered once, unless it is cancelled before.
+    Call(CallToken, Caller, LocalCall),
     /// The caller is gone, or its reply can no longer be delivered. A change may still take effect,
     /// except a lock that was waited for, which is released.
     Cancel(CallToken),

@@ -30,6 +30,7 @@ use super::input::CallToken;
 use super::outbox::{Answered, Notice};
 use super::owner::{Effort, Owner, RequestNumber, RequestResult};
 use super::requests::Upstream;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
@@ -56,6 +57,9 @@ const TAKE_BACK_PAUSE: Duration = Duration::from_millis(500);
 /// A caller's wait for a lock, and its stage.
 #[derive(Debug)]
 pub(super) struct LockWait {
+    /// The identity with which it is enqueued. All other requests of the wait are the agent's own:
+    /// a caller that lost its rights must still leave the queue.
+    caller: Caller,
     /// The locks, ascending by key.
     locks: Vec<RequestedLock>,
     session: SessionId,
@@ -191,7 +195,7 @@ impl LockWaits {
     /// Acquires locks, or waits in their queues for up to `wait`.
     pub(super) fn acquire(
         &mut self,
-        token: CallToken,
+        (token, caller): (CallToken, Caller),
         locks: Vec<RequestedLock>,
         session: SessionId,
         wait: Duration,
@@ -200,16 +204,25 @@ impl LockWaits {
         self.by_lock.extend(locks.iter().map(|lock| (lock.key.clone(), session, token)));
         let (enqueued_at_index, queue_position) = (LogIndex(0), LogIndex(0));
         let (until, is_gone, stage) = (None, false, WaitStage::Enqueuing);
-        let lock_wait =
-            LockWait { locks, session, wait, enqueued_at_index, queue_position, until, is_gone, stage };
+        let lock_wait = LockWait {
+            caller,
+            locks,
+            session,
+            wait,
+            enqueued_at_index,
+            queue_position,
+            until,
+            is_gone,
+            stage,
+        };
         self.waits.insert(token, lock_wait);
         self.propose_enqueue(token, up);
     }
 
     fn propose_enqueue(&mut self, token: CallToken, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get(&token) else { return };
-        let command = lock_wait.enqueue();
-        up.requests.propose(Owner::LockWait(token), command, up.cx);
+        let (caller, command) = (lock_wait.caller, lock_wait.enqueue());
+        up.requests.propose(caller, Owner::LockWait(token), command, up.cx);
     }
 
     /// Handles the reply to a request of a lock wait.
@@ -378,7 +391,7 @@ impl LockWaits {
         let LockWait { session, enqueued_at_index, .. } = *lock_wait;
         let key = lock_wait.first_key();
         let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
-        up.requests.propose(Owner::LockWait(token), command, up.cx);
+        up.requests.propose(Caller::Agent, Owner::LockWait(token), command, up.cx);
     }
 
     fn left(
@@ -483,7 +496,7 @@ impl LockWaits {
         let LockWait { session, enqueued_at_index, .. } = *lock_wait;
         let key = lock_wait.first_key();
         let command = Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index });
-        up.requests.propose(Owner::LockWait(token), command, up.cx);
+        up.requests.propose(Caller::Agent, Owner::LockWait(token), command, up.cx);
     }
 
     /// Gives up the position of a wait.

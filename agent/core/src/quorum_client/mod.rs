@@ -69,6 +69,7 @@ use crate::lease::LeaseState;
 use crate::request_ids::Registration;
 use context::{Context, Timer};
 use lock_waits::LockWaits;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::AgentRegistration;
 use lockmesh_protocol::id::Generation;
 use lockmesh_protocol::lease::LeaseId;
@@ -254,7 +255,7 @@ impl QuorumClient {
     fn input(&mut self, input: Input) {
         let (routes, cx) = (&mut self.routes, &mut self.cx);
         match input {
-            Input::Call(token, call) => self.call(token, call),
+            Input::Call(token, caller, call) => self.call(token, caller, call),
             Input::Cancel(token) => self.cancel_caller(token),
             Input::Heard(token) => {
                 self.lock_waits.grant_received(token, &mut Upstream { requests: &mut self.requests, cx });
@@ -356,7 +357,7 @@ impl QuorumClient {
         }
     }
 
-    fn call(&mut self, token: CallToken, call: LocalCall) {
+    fn call(&mut self, token: CallToken, caller: Caller, call: LocalCall) {
         let up = &mut Upstream { requests: &mut self.requests, cx: &mut self.cx };
         let (request, effort) = match call {
             LocalCall::Propose(command) => (Request::Propose(None, command), Effort::Held),
@@ -366,7 +367,7 @@ impl QuorumClient {
             LocalCall::Read { query, consistency, blocking: Some(Blocking { index, wait }) }
                 if index.0 > 0 =>
             {
-                let wanted = SharedQuery { query, consistency, index };
+                let wanted = SharedQuery { caller, query, consistency, index };
                 if !up.cx.in_hurry {
                     return self.shared_reads.join(token, wanted, wait, up);
                 }
@@ -377,13 +378,13 @@ impl QuorumClient {
             }
             LocalCall::EndSession { session, reason } => {
                 let unrenewed_since = self.renewals.unrenewed_since();
-                return self.session_ends.end(token, (session, reason), unrenewed_since, up);
+                return self.session_ends.end((token, caller), (session, reason), unrenewed_since, up);
             }
             LocalCall::Acquire { locks, session, wait } => {
-                return self.lock_waits.acquire(token, locks, session, wait, up);
+                return self.lock_waits.acquire((token, caller), locks, session, wait, up);
             }
         };
-        up.requests.begin(Owner::Caller(token), request, effort, up.cx);
+        up.requests.begin_as(caller, Owner::Caller(token), request, effort, up.cx);
     }
 
     /// Cancels the call of a local caller, which only one of these parts knows.
@@ -450,14 +451,16 @@ impl QuorumClient {
                     Owner::Caller(token) => up.cx.reply(token, result.map(Answered::Response)),
                     Owner::SharedRead(read) => self.shared_reads.answered(read, result, up),
                     Owner::LockWait(token) => self.lock_waits.answered(token, result, up),
-                    Owner::SessionEnd(session) => self.session_ends.answered(session, result, up.cx),
+                    Owner::SessionEnd(session, caller) => {
+                        self.session_ends.answered((session, caller), result, up.cx);
+                    }
                 }
             }
             Some(RequestOutcome::Unresolved(Owner::LockWait(token), failure)) => {
                 self.lock_waits.unresolved(token, failure, up);
             }
-            Some(RequestOutcome::Unresolved(Owner::SessionEnd(session), failure)) => {
-                self.session_ends.unresolved(&session, &failure, up.cx);
+            Some(RequestOutcome::Unresolved(Owner::SessionEnd(session, caller), failure)) => {
+                self.session_ends.unresolved((session, caller), &failure, up.cx);
             }
             Some(RequestOutcome::Unresolved(Owner::Caller(_) | Owner::SharedRead(_), _)) | None => {}
         }

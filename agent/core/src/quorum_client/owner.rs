@@ -1,6 +1,7 @@
 //! The owner of a request, its number, and its retry policy.
 
 use super::input::CallToken;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::SessionId;
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use std::time::Duration;
@@ -22,7 +23,8 @@ pub(super) enum Owner {
     Caller(CallToken),
     SharedRead(SharedReadNumber),
     LockWait(CallToken),
-    SessionEnd(SessionId),
+    /// Also named by its caller: each has its own rights.
+    SessionEnd(SessionId, Caller),
 }
 
 /// The result of a request, for its owner.

@@ -19,6 +19,7 @@ impl QuorumClient {
         let Some(slot) = self.routes.slot(connection) else { return };
         for (id, response) in answers {
             let Some(call) = self.routes.take_call(slot, id, &mut self.cx) else { continue };
+            let response = response.received();
             match call.kind {
                 CallKind::Attempt(number) => self.attempt_answered(number, (slot, call.scope), response),
                 CallKind::Registration => {

@@ -22,6 +22,7 @@ use super::readiness::Readiness;
 use super::routes::Routes;
 use crate::request_ids::{MAX_SPAN, MAX_WAITING, OpenRequest, Registration, RequestIds, Sequence};
 use crate::servers::Slot;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::backoff::Backoff;
 use lockmesh_protocol::command::{Command, KvCommand};
 use lockmesh_protocol::query::{Consistency, Query};
@@ -86,6 +87,8 @@ enum RequestStage {
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub(super) request: Request,
+    /// The identity with which it is sent.
+    caller: Caller,
     pub(super) owner: Owner,
     pub(super) addressee: Addressee,
     effort: Effort,
@@ -121,7 +124,7 @@ impl PendingRequest {
 
     /// Returns `true` if the same command under another request id has the same effect.
     fn may_be_a_second_command(&self) -> bool {
-        matches!(self.owner, Owner::SessionEnd(_))
+        matches!(self.owner, Owner::SessionEnd(..))
     }
 
     /// Returns `true` if the reply timeout is bounded by the hold timeout. A restore and an
@@ -165,7 +168,7 @@ impl PendingRequest {
         let is_stopping = cx.is_closed || cx.in_hurry;
         match self.owner {
             Owner::LockWait(_) => is_enqueue && self.was_sent && !is_stopping,
-            Owner::SessionEnd(_) => !cx.is_closed,
+            Owner::SessionEnd(..) => !cx.is_closed,
             Owner::Caller(_) | Owner::SharedRead(_) => false,
         }
     }
@@ -227,13 +230,31 @@ impl Requests {
     }
 
     /// Proposes a command; retried within the hold timeout.
-    pub(super) fn propose(&mut self, owner: Owner, command: Command, cx: &mut Context) -> RequestNumber {
-        self.begin(owner, Request::Propose(None, command), Effort::Held, cx)
+    pub(super) fn propose(
+        &mut self,
+        caller: Caller,
+        owner: Owner,
+        command: Command,
+        cx: &mut Context,
+    ) -> RequestNumber {
+        self.begin_as(caller, owner, Request::Propose(None, command), Effort::Held, cx)
+    }
+
+    /// Begins a request of the agent itself.
+    pub(super) fn begin(
+        &mut self,
+        owner: Owner,
+        request: Request,
+        effort: Effort,
+        cx: &mut Context,
+    ) -> RequestNumber {
+        self.begin_as(Caller::Agent, owner, request, effort, cx)
     }
 
     /// Begins a request; its first step is made before the current input returns.
-    pub(super) fn begin(
+    pub(super) fn begin_as(
         &mut self,
+        caller: Caller,
         owner: Owner,
         request: Request,
         effort: Effort,
@@ -245,6 +266,7 @@ impl Requests {
             addressee: if effort == Effort::Once { Addressee::Home } else { addressee(&request) },
             deadline: (effort == Effort::Held).then(|| cx.now + self.hold_time + view_wait(&request)),
             request,
+            caller,
             owner,
             effort,
             begun: cx.now,
@@ -309,7 +331,8 @@ impl Requests {
             deadline = deadline.min((pending.begun + longest).max(cx.now));
         }
         let call = PendingCall { kind: CallKind::Attempt(number), scope, begun: cx.now, deadline };
-        pending.stage = RequestStage::Sent(slot, routes.send(slot, connection, call, request, cx));
+        let id = routes.send_as(pending.caller, slot, connection, call, request, cx);
+        pending.stage = RequestStage::Sent(slot, id);
         None
     }
 
@@ -440,7 +463,7 @@ impl Requests {
             // Only a later attempt can show the outcome of an earlier one.
             AttemptFailure::Final(reason) if pending.was_sent => reason,
             AttemptFailure::Final(reason @ (Unavailable::Overloaded(_) | Unavailable::Disk(_)))
-                if matches!(pending.owner, Owner::SessionEnd(_)) =>
+                if matches!(pending.owner, Owner::SessionEnd(..)) =>
             {
                 return self.give_up(number, reason, cx);
             }
@@ -754,7 +777,7 @@ mod tests {
     fn begin(owner: Owner) -> (Requests, RequestNumber, Context) {
         let mut cx = Context::new(Random::new(1), Time(0));
         let mut requests = Requests::new(HOLD, HOLD);
-        let number = requests.propose(owner, Command::DestroySession(session()), &mut cx);
+        let number = requests.propose(Caller::Agent, owner, Command::DestroySession(session()), &mut cx);
         assert_eq!(requests.pop_runnable(), Some(number));
         (requests, number, cx)
     }
@@ -775,9 +798,9 @@ mod tests {
 
     #[test]
     fn session_end_survives_hold_timeout() {
-        let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session()));
+        let (mut requests, number, mut cx) = begin(Owner::SessionEnd(session(), Caller::Agent));
         let outcome = requests.give_up(number, no_leader(), &mut cx);
-        assert!(matches!(outcome, Some(RequestOutcome::Unresolved(Owner::SessionEnd(_), _))));
+        assert!(matches!(outcome, Some(RequestOutcome::Unresolved(Owner::SessionEnd(..), _))));
         assert!(cx.next_timer().is_some(), "the next attempt is scheduled");
         assert!(requests.give_up(number, no_leader(), &mut cx).is_none(), "reported once");
         cx.is_closed = true;

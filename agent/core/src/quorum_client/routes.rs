@@ -19,6 +19,7 @@ use crate::cluster::ClusterChoice;
 use crate::leader_tracker::{Actions, LeaderTracker};
 use crate::request_ids::Registration;
 use crate::servers::Slot;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Call, CallId, Request, Response, Unavailable};
@@ -357,7 +358,7 @@ impl Routes {
         std::mem::take(&mut self.lost)
     }
 
-    /// Sends a call on an established connection.
+    /// Sends a call of the agent itself on an established connection.
     pub(super) fn send(
         &mut self,
         slot: Slot,
@@ -366,9 +367,22 @@ impl Routes {
         request: Request,
         cx: &mut Context,
     ) -> CallId {
+        self.send_as(Caller::Agent, slot, connection, call, request, cx)
+    }
+
+    /// Sends a call on an established connection.
+    pub(super) fn send_as(
+        &mut self,
+        caller: Caller,
+        slot: Slot,
+        connection: ConnectionId,
+        call: PendingCall,
+        request: Request,
+        cx: &mut Context,
+    ) -> CallId {
         let id = self.links.get_mut(&slot).expect("it is connected").calls.begin(call, &request);
         cx.start_timer(call.deadline, Timer::Call(slot, id));
-        cx.outbox.calls.push((connection, Call::Begin(id, request)));
+        cx.outbox.calls.push((connection, Call::begin(id, caller, request)));
         id
     }
 
@@ -496,7 +510,8 @@ impl Routes {
             | Unavailable::Disk(_)
             | Unavailable::Denied(_)
             | Unavailable::AnswerTooLong { .. }
-            | Unavailable::NotAdmitted(_) => AttemptFailure::Final(reason),
+            | Unavailable::NotAdmitted(_)
+            | Unavailable::NoAccess(_) => AttemptFailure::Final(reason),
         })
     }
 }

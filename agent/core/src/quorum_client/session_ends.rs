@@ -19,6 +19,7 @@ use super::input::{CallToken, EndReason};
 use super::outbox::Answered;
 use super::owner::{Owner, RequestResult};
 use super::requests::Upstream;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::given_up::{GivenUpSession, GivenUpSessions, MAX_GIVEN_UP};
 use lockmesh_protocol::id::SessionId;
@@ -31,12 +32,12 @@ use std::time::Duration;
 /// The maximum number of ends under way: each keeps a request id in use.
 const MAX_ENDS: usize = 1_024;
 
-/// The ends of sessions under way, by session.
+/// The ends of sessions under way, by session and caller: each caller has its own rights.
 #[derive(Debug, Default)]
 pub(super) struct SessionEnds {
-    under_way: BTreeMap<SessionId, SessionEnd>,
+    under_way: BTreeMap<(SessionId, Caller), SessionEnd>,
     /// The last session named.
-    named_last: Option<SessionId>,
+    named_last: Option<(SessionId, Caller)>,
 }
 
 #[derive(Debug)]
@@ -53,16 +54,17 @@ impl SessionEnds {
     /// they are named in turn.
     pub(super) fn next_named(&mut self) -> Option<GivenUpSessions> {
         let after = self.named_last.map_or(Bound::Unbounded, Bound::Excluded);
-        let listed = |(session, end): (&SessionId, &SessionEnd)| {
+        let listed = |(key, end): (&(SessionId, Caller), &SessionEnd)| {
             let SessionEnd { silent_for, is_named, .. } = *end;
-            is_named.then_some(GivenUpSession { session: *session, silent_for })
+            is_named.then_some((*key, GivenUpSession { session: key.0, silent_for }))
         };
         let later = self.under_way.range((after, Bound::Unbounded)).filter_map(listed);
-        let earlier = self.under_way.iter().take_while(|(session, _)| Some(**session) <= self.named_last);
+        let earlier = self.under_way.iter().take_while(|(key, _)| Some(**key) <= self.named_last);
         let named: Vec<_> = later.chain(earlier.filter_map(listed)).take(MAX_GIVEN_UP).collect();
-        let named = GivenUpSessions::try_from(named).ok()?;
-        self.named_last = Some(named.as_slice().last()?.session);
-        Some(named)
+        self.named_last = Some(named.last()?.0);
+        let mut named: Vec<_> = named.into_iter().map(|(_, end)| end).collect();
+        named.dedup_by_key(|end| end.session);
+        GivenUpSessions::try_from(named).ok()
     }
 
     /// Returns the number of ends under way.
@@ -81,12 +83,12 @@ impl SessionEnds {
     /// time at which the last acknowledged renewal of this node's lease was sent.
     pub(super) fn end(
         &mut self,
-        token: CallToken,
+        (token, caller): (CallToken, Caller),
         (session, reason): (SessionId, EndReason),
         unrenewed_since: Time,
         Upstream { requests, cx }: &mut Upstream,
     ) {
-        let is_known = self.under_way.contains_key(&session);
+        let is_known = self.under_way.contains_key(&(session, caller));
         if !is_known && self.under_way.len() >= MAX_ENDS {
             let what = format!("{MAX_ENDS} sessions are being ended by this agent");
             return cx.reply(token, Err(Unavailable::Overloaded(what)));
@@ -108,11 +110,11 @@ impl SessionEnds {
                 None => Command::DestroySession(session),
             };
             // Every user of the host may request the end of any session.
-            requests.propose(Owner::SessionEnd(session), command.restricted(), cx);
+            requests.propose(caller, Owner::SessionEnd(session, caller), command.restricted(), cx);
         }
         let is_named = reason != EndReason::ProcessExited;
         let end = SessionEnd { silent_for, is_named, callers: Vec::new() };
-        let end = self.under_way.entry(session).or_insert(end);
+        let end = self.under_way.entry((session, caller)).or_insert(end);
         match reason {
             EndReason::Closed | EndReason::ProcessExited => end.callers.push(token),
             EndReason::GivenUp(_) | EndReason::Confirmed(_) | EndReason::Unconfirmed => {
@@ -123,16 +125,16 @@ impl SessionEnds {
 
     /// Handles an outcome that is still unknown after the hold timeout, or a temporary rejection:
     /// the callers receive the failure, and the end is retried.
-    pub(super) fn unresolved(&mut self, session: &SessionId, failure: &Unavailable, cx: &mut Context) {
-        let Some(end) = self.under_way.get_mut(session) else { return };
+    pub(super) fn unresolved(&mut self, key: (SessionId, Caller), failure: &Unavailable, cx: &mut Context) {
+        let Some(end) = self.under_way.get_mut(&key) else { return };
         for token in std::mem::take(&mut end.callers) {
             cx.reply(token, Err(failure.clone()));
         }
     }
 
     /// Handles the outcome, or the failure of the last attempt.
-    pub(super) fn answered(&mut self, session: SessionId, result: RequestResult, cx: &mut Context) {
-        let Some(end) = self.under_way.remove(&session) else { return };
+    pub(super) fn answered(&mut self, key: (SessionId, Caller), result: RequestResult, cx: &mut Context) {
+        let Some(end) = self.under_way.remove(&key) else { return };
         for token in end.callers {
             cx.reply(token, result.clone().map(Answered::Response));
         }

@@ -1,5 +1,5 @@
-//! Coalesced reads (single-flight): all local callers of the same blocking query share one upstream
-//! request.
+//! Coalesced reads (single-flight): all local callers of the same blocking query with the same
+//! token share one upstream request.
 //!
 //! Each caller keeps its own timeout, and then reads the current state. The shared read lives as
 //! long as it has a caller. **Invariant:** a caller never receives a state older than the start of
@@ -10,6 +10,7 @@ use super::input::CallToken;
 use super::outbox::{Answered, unexpected};
 use super::owner::{Effort, Owner, RequestNumber, RequestResult, SHARED_READ_WAIT, SharedReadNumber};
 use super::requests::Upstream;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -22,6 +23,8 @@ use std::time::Duration;
 /// The query to share.
 #[derive(Clone, Debug)]
 pub(super) struct SharedQuery {
+    /// Callers with different rights never share an answer.
+    pub(super) caller: Caller,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) index: LogIndex,
@@ -30,7 +33,7 @@ pub(super) struct SharedQuery {
 impl SharedQuery {
     fn key(&self) -> Vec<u8> {
         let mut key = Vec::with_capacity(64);
-        wire::encode_into(&(&self.query, self.consistency, self.index), &mut key);
+        wire::encode_into(&(self.caller, &self.query, self.consistency, self.index), &mut key);
         key
     }
 
@@ -100,7 +103,8 @@ impl SharedReads {
         let number = SharedReadNumber(self.last);
         let request = wanted.request(SHARED_READ_WAIT);
         // Without a deadline: each caller has its own, and the last one to leave ends it.
-        let request = up.requests.begin(Owner::SharedRead(number), request, Effort::Endless, up.cx);
+        let request =
+            up.requests.begin_as(wanted.caller, Owner::SharedRead(number), request, Effort::Endless, up.cx);
         self.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();
         let read = SharedRead { wanted, key, request, begun: up.cx.now, first, waiters, is_late: false };
@@ -111,7 +115,8 @@ impl SharedReads {
     /// Ends a caller's wait: it reads the current state.
     pub(super) fn stop(&mut self, token: CallToken, up: &mut Upstream) {
         let Some(wanted) = self.leave(token, up) else { return };
-        up.requests.begin(Owner::Caller(token), wanted.request(Duration::ZERO), Effort::Held, up.cx);
+        let request = wanted.request(Duration::ZERO);
+        up.requests.begin_as(wanted.caller, Owner::Caller(token), request, Effort::Held, up.cx);
     }
 
     /// Removes a caller and returns its query; the last caller to leave ends the shared read.
@@ -189,7 +194,8 @@ impl SharedRead {
     /// Sends the read again.
     fn renew(&mut self, number: SharedReadNumber, wait: Duration, effort: Effort, up: &mut Upstream) {
         let request = self.wanted.request(wait);
-        self.request = up.requests.begin(Owner::SharedRead(number), request, effort, up.cx);
+        let (caller, owner) = (self.wanted.caller, Owner::SharedRead(number));
+        self.request = up.requests.begin_as(caller, owner, request, effort, up.cx);
         self.begun = up.cx.now;
     }
 }

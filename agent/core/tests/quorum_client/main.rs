@@ -1,5 +1,6 @@
 //! Stories of the quorum client: its inputs and the resulting effects. The story controls the time.
 
+mod callers;
 mod identity;
 mod lease;
 mod leaving;
@@ -15,6 +16,7 @@ use lockmesh_agent_core::quorum_client::{
     Answered, CallToken, ConnectionEnd, ConnectionId, Input, LocalCall, NotReady, Notice, Outbox,
     QuorumClient, QuorumClientConfig,
 };
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand, NodeLeave};
 use lockmesh_protocol::id::{AgentNumber, Generation, LogIndex, RequestId, ServerId, SessionId, Term};
 use lockmesh_protocol::lease::{HealthWindow, LeaseAck, LeaseId, LeaseKey, Renewal};
@@ -40,6 +42,7 @@ struct Asked {
     server: &'static str,
     connection: ConnectionId,
     call: CallId,
+    caller: Caller,
     request: Request,
 }
 
@@ -196,8 +199,13 @@ impl Story {
         for (connection, call) in outbox.calls {
             let server = self.connections[&connection];
             match call {
-                Call::Begin(call, request) => {
-                    let asked = Asked { server, connection, call, request };
+                Call::Begin(..) | Call::BeginAs(..) => {
+                    let (call, caller, request) = match call {
+                        Call::BeginAs(call, caller, request) => (call, caller, request),
+                        Call::Begin(call, request) => (call, Caller::Agent, request),
+                        Call::Cancel(_) => unreachable!("handled below"),
+                    };
+                    let asked = Asked { server, connection, call, caller, request };
                     let is_renewal = asked.request.renewal().is_some();
                     if is_renewal {
                         self.renewals.push((self.now, asked.clone()));
@@ -294,11 +302,16 @@ impl Story {
         }
     }
 
-    /// Starts a local call.
+    /// Starts a local call of the agent itself.
     fn call(&mut self, call: LocalCall) -> CallToken {
+        self.call_as(Caller::Agent, call)
+    }
+
+    /// Starts a local call of a client.
+    fn call_as(&mut self, caller: Caller, call: LocalCall) -> CallToken {
         self.last_token += 1;
         let token = CallToken(self.last_token);
-        self.handle_input(Input::Call(token, call));
+        self.handle_input(Input::Call(token, caller, call));
         token
     }
 
@@ -424,6 +437,7 @@ fn answer(index: u64, rows: Rows) -> Response {
         rows,
         known_leader: true,
         last_contact: Duration::ZERO,
+        is_filtered: false,
     })
 }
 

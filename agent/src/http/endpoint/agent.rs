@@ -27,7 +27,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) async fn describe_self(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let identity = &call.api.identity;
     // An agent can identify itself without a quorum, and clients rely on that.
-    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.call(StatusOf::Nearest));
+    let status = tokio::time::timeout(DETAILS_TIMEOUT, call.upstream.call(StatusOf::Nearest));
     let (status, row) = tokio::join!(status, OwnRow::read(call));
     let status = status.ok().and_then(Result::ok);
     let servers = status.as_ref().map_or(&[][..], |status| &status.servers[..]);

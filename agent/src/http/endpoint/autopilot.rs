@@ -34,7 +34,7 @@ pub(super) async fn configuration(call: &Call<'_>, body: Body) -> Result<Respons
     if call.method() == Method::PUT {
         return configure(call, body).await;
     }
-    let (autopilot, index) = call.api.upstream.call(ReadAutopilot).await?;
+    let (autopilot, index) = call.upstream.call(ReadAutopilot).await?;
     Ok(answer::json(&shaped(&autopilot, index), call.layout()))
 }
 
@@ -61,7 +61,7 @@ async fn configure(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failur
     let body = first_value(&body).map_err(wrong)?;
     // Written with the index that was read: concurrent changes must not be undone.
     for _ in 0..ATTEMPTS {
-        let (mut autopilot, index) = call.api.upstream.call(ReadAutopilot).await?;
+        let (mut autopilot, index) = call.upstream.call(ReadAutopilot).await?;
         change(&mut autopilot, &body).map_err(wrong)?;
         if cas.is_some_and(|cas| cas != index.0) {
             return Ok(answer::json(&false, call.layout()));

@@ -114,7 +114,7 @@ async fn selected_services(
     (wanted, mut filter): (NodeMeta, RowFilter<ServiceNode>),
     options: ReadOptions,
 ) -> Result<Response<Body>, Failure> {
-    let (upstream, consistency) = (&call.api.upstream, options.consistency);
+    let (upstream, consistency) = (&call.upstream, options.consistency);
     let kind = MetaKind::Effective(consistency);
     let failed = |unavailable| Failure::from(unavailable).with_meta(kind);
     let answers = call.read_together(wanted.queries(Query::Services), options, Some(kind)).await?;

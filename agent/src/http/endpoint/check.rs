@@ -10,6 +10,7 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
 use super::super::peer::Peer;
+use super::super::rights::Judgement;
 use super::super::shapes;
 use crate::config::{Level, Scripts};
 use crate::definitions::{DefinitionError, parse_check_registration};
@@ -19,6 +20,7 @@ use crate::registry::ChangeError;
 use http::Response;
 use lockmesh_agent_core::definitions::NewCheck;
 use lockmesh_agent_core::registry::RegistryError;
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::id::CheckId;
 use lockmesh_protocol::record::CheckStatus;
 use std::collections::BTreeMap;
@@ -30,9 +32,12 @@ const CATALOG_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let mut filter = RowFilter::of(call)?;
-    let shapes = filter.select_in_turns(call.api.registry.checks().iter().map(shapes::check)).await?;
+    let (judgement, all) = (call.judgement().await?, call.api.registry.checks());
+    let checks: Vec<_> = all.iter().filter(|check| judgement.permits_check(check)).collect();
+    let is_filtered = checks.len() < all.len();
+    let shapes = filter.select_in_turns(checks.into_iter().map(shapes::check)).await?;
     let shapes: BTreeMap<_, _> = shapes.iter().map(|check| (&check.check_id, check)).collect();
-    Ok(answer::json(&shapes, call.layout()))
+    Ok(answer::filtered_if(is_filtered, answer::json(&shapes, call.layout())))
 }
 
 pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -40,6 +45,12 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     let body = call.small_body(body).await?;
     let new = parse_check_registration(&body)?;
     check_scripts(call, [&new])?;
+    let judgement = call.judgement().await?;
+    check_present(call, &judgement, &new.id)?;
+    match &new.service {
+        Some(service) => super::service::check_present(call, &judgement, service)?,
+        None => judgement.check(Resource::Node, Access::Write, call.own_node())?,
+    }
     written(call, call.api.registry.register_check(new).await).await
 }
 
@@ -47,7 +58,9 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
 pub(super) async fn report(call: &Call<'_>, status: CheckStatus) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let note = call.params.value("note").unwrap_or_default();
-    reported(call, call.api.registry.report(&CheckId::from(call.tail), status, note)).await
+    let check = CheckId::from(call.tail);
+    check_present(call, &call.judgement().await?, &check)?;
+    reported(call, call.api.registry.report(&check, status, note)).await
 }
 
 pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -61,7 +74,9 @@ pub(super) async fn update(call: &Call<'_>, body: Body) -> Result<Response<Body>
     let status = CheckStatus::parse(word)
         .ok_or_else(|| Failure::bad_request(format!("Invalid check status: '{word}'")))?;
     let output = object.string("Output").map_err(undecodable)?;
-    reported(call, call.api.registry.report(&CheckId::from(call.tail), status, output)).await
+    let check = CheckId::from(call.tail);
+    check_present(call, &call.judgement().await?, &check)?;
+    reported(call, call.api.registry.report(&check, status, output)).await
 }
 
 pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -69,7 +84,16 @@ pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failur
     if call.tail.is_empty() {
         return Err(Failure::refused("CheckID missing"));
     }
-    written(call, call.api.registry.deregister_check(&CheckId::from(call.tail)).await).await
+    let check = CheckId::from(call.tail);
+    check_present(call, &call.judgement().await?, &check)?;
+    written(call, call.api.registry.deregister_check(&check).await).await
+}
+
+/// Rejects the request unless its client may change the check with this id, if there is one.
+fn check_present(call: &Call<'_>, judgement: &Judgement, id: &CheckId) -> Result<(), Failure> {
+    let checks = call.api.registry.checks();
+    let present = checks.iter().find(|check| check.id.folded() == id.folded());
+    present.map_or(Ok(()), |check| judgement.check_check(check))
 }
 
 /// Puts the whole node into maintenance, or ends it.

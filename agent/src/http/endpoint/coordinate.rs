@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 /// Returns the zero coordinate of each server: there are no other datacenters to measure.
 pub(super) async fn datacenters(call: &Call<'_>) -> Result<Response<Body>, Failure> {
-    let status = call.api.upstream.call(StatusOf::Nearest).await?;
+    let status = call.upstream.call(StatusOf::Nearest).await?;
     let datacenter = &call.api.identity.datacenter;
     let servers = status.servers.iter();
     let map = CoordinateMap {

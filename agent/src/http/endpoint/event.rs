@@ -10,6 +10,7 @@ use crate::metrics::LIMITS;
 use http::Response;
 use lockmesh_agent_core::event_filter::{EventFilter, FilterError};
 use lockmesh_net::random;
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::gossip::event::{EventError, EventFilters, UserEvent};
 use lockmesh_protocol::id::EventId;
 
@@ -22,6 +23,7 @@ pub(super) async fn fire(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     let filters = EventFilters { node: filter("node"), service: filter("service"), tag: filter("tag") };
     EventFilter::new(&filters)?;
     call.check_place()?;
+    call.judgement().await?.check(Resource::Event, Access::Write, call.tail)?;
     let payload = call.small_body(body).await?;
     let id = random::bytes().map_err(|error| Failure::not_done(error.to_string()))?;
     let event = UserEvent::new(EventId::from_random(id), call.tail.to_owned(), payload, filters)?;
@@ -36,9 +38,15 @@ pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     // As in Consul, the maximum wait is the default here.
     let (index, wait) = (call.index()?, call.wait(call.api.limits.max_query_time)?);
     let same_as = (index > 0).then_some((index, wait));
+    // First: an unknown token is not to wait.
+    call.judgement().await?;
     let (index, events) = call.api.feeds.events.list(call.params.non_empty("name"), same_as).await;
-    let shapes: Vec<_> = events.iter().map(|event| shapes::event(event)).collect();
-    Ok(answer::with_index(answer::json(&shapes, call.layout()), index))
+    let judgement = call.judgement().await?;
+    let permitted =
+        events.iter().filter(|event| judgement.permits(Resource::Event, Access::Read, &event.name));
+    let shapes: Vec<_> = permitted.map(|event| shapes::event(event)).collect();
+    let response = answer::with_index(answer::json(&shapes, call.layout()), index);
+    Ok(answer::filtered_if(shapes.len() < events.len(), response))
 }
 
 impl From<FilterError> for Failure {

@@ -30,7 +30,7 @@ pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     };
     let from = from.ok_or_else(|| Failure::bad_request("Invalid number of a gossip key in ?from"))?;
     let rotate = Command::RotateGossipKey { from };
-    let applied = call.api.upstream.call(rotate).await.map_err(denied)?;
+    let applied = call.upstream.call(rotate).await.map_err(denied)?;
     match applied.reply {
         Reply::GossipKey(number) => {
             let response = answer::json(&GossipKey { number }, call.layout());
@@ -42,8 +42,7 @@ pub(super) async fn rotate(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 }
 
 async fn in_use(call: &Call<'_>, consistency: Consistency) -> Result<u32, Failure> {
-    let answer =
-        call.api.upstream.call(Read { query: Query::GossipKey, consistency, blocking: None }).await?;
+    let answer = call.upstream.call(Read { query: Query::GossipKey, consistency, blocking: None }).await?;
     match answer.rows {
         Rows::GossipKey(number) => Ok(number),
         _ => Err(misfit::wrong_rows()),

@@ -137,7 +137,7 @@ async fn put(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     if let (Some(session), Some(wait)) = (session("acquire"), wait) {
         let _waits = crate::metrics::BlockedWatcher::begin();
         let locks = vec![RequestedLock { mode, ..entry.into() }];
-        let (asked, applied) = call.api.upstream.call(Acquire { locks, session, wait }).await?;
+        let (asked, applied) = call.upstream.call(Acquire { locks, session, wait }).await?;
         let granted = applied.index;
         let response = written(call, as_named(named, applied)?)?;
         // Granted at once: it was never in the queue.

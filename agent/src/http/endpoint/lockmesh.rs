@@ -144,7 +144,7 @@ pub(super) async fn acquire(call: &Call<'_>, body: Body) -> Result<Response<Body
     let applied = match wait {
         Some(wait) => {
             let _waits = crate::metrics::BlockedWatcher::begin();
-            call.api.upstream.call(Acquire { locks, session, wait }).await?.1
+            call.upstream.call(Acquire { locks, session, wait }).await?.1
         }
         None => call.propose(Command::AcquireLocks { locks, session, wait: Duration::ZERO }).await?,
     };

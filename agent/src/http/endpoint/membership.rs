@@ -12,9 +12,11 @@ use super::super::body::Body;
 use super::super::call::Call;
 use super::super::shapes;
 use crate::node::Identity;
+use crate::upstream::Upstream;
 use crate::upstream::calls::{Read, StatusOf};
 use http::Response;
 use lockmesh_client::shape::agent::Member;
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::command::{Command, NodeLeave};
 use lockmesh_protocol::host_port::HostPort;
 use lockmesh_protocol::id::{AgentNumber, NodeName};
@@ -57,7 +59,7 @@ pub(super) async fn force_leave(call: &Call<'_>) -> Result<Response<Body>, Failu
         false => named,
     };
     let prune = call.params.has("prune");
-    match call.api.upstream.call(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await?.reply {
+    match call.upstream.call(Command::LeaveNode(NodeLeave { node, lease: None, prune })).await?.reply {
         Reply::Refused(refusal) => Err(refusal.into()),
         _ => Ok(answer::nothing()),
     }
@@ -126,7 +128,7 @@ impl Named {
 async fn is_member(call: &Call<'_>, named: Option<Named>) -> bool {
     let Some(named) = named else { return false };
     // A server is joined most often when none is reachable.
-    let read = tokio::time::timeout(DETAILS_TIMEOUT, agents(call, Consistency::Stale)).await;
+    let read = tokio::time::timeout(DETAILS_TIMEOUT, agents(&call.api.upstream, Consistency::Stale)).await;
     let Ok(Ok(agents)) = read else { return false };
     agents.iter().any(|agent| agent.status != MemberStatus::Left && named.is_of(agent))
 }
@@ -148,7 +150,7 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     // Concurrently: without a leader each of the two runs into its timeout.
     let (status, leases) = tokio::join!(seen_by_leader_or_nearest(call), leases_where_wanted(call));
     let servers = &status.servers;
-    let mut members = registered_members(call, servers, &leases).await.unwrap_or_default();
+    let (mut members, mut is_filtered) = registered_members(call, servers, &leases).await.unwrap_or_default();
     let own = call.api.identity.node.folded();
     // Also before it is registered, and if the roster cannot be read.
     members.entry(own).or_insert_with(|| own_member(&call.api.identity, servers));
@@ -159,12 +161,16 @@ pub(super) async fn members(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         members.entry(folded).or_insert_with(|| server_member(server, &status, datacenter));
     }
     let mut members: Vec<Member> = members.into_values().collect();
+    // The servers have not filtered their own rows, nor that of this agent.
+    let (judgement, count) = (call.judgement().await?, members.len());
+    members.retain(|member| judgement.permits(Resource::Node, Access::Read, &member.name));
+    is_filtered |= members.len() < count;
     if wan {
         // A port among the tags distinguishes servers from other members.
         members.retain(|member| member.tags.contains_key("port"));
         members.iter_mut().for_each(|member| member.name = format!("{}.{datacenter}", member.name));
     }
-    Ok(answer::json(&members, call.layout()))
+    Ok(answer::filtered_if(is_filtered, answer::json(&members, call.layout())))
 }
 
 /// Rejects a filter: ignoring it would return wrong answers.
@@ -189,10 +195,10 @@ fn check_segment(call: &Call<'_>, wan: bool) -> Result<(), Failure> {
 /// Returns the leader's view, because only the leader knows the servers' health; without a leader,
 /// the nearest server's view of the members.
 async fn seen_by_leader_or_nearest(call: &Call<'_>) -> Status {
-    let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.api.upstream.leader_status()).await;
+    let by_leader = tokio::time::timeout(DETAILS_TIMEOUT, call.upstream.leader_status()).await;
     match by_leader {
         Ok(Ok(status)) => status,
-        _ => call.api.upstream.call(StatusOf::Nearest).await.unwrap_or_default(),
+        _ => call.upstream.call(StatusOf::Nearest).await.unwrap_or_default(),
     }
 }
 
@@ -206,7 +212,7 @@ async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
         let mut next = Some(AgentNumber::default());
         while let Some(first) = next {
             // Earlier parts are shown in any case.
-            let Ok(part) = call.api.upstream.call(NodeLeaseQuery::From(first)).await else { return };
+            let Ok(part) = call.upstream.call(NodeLeaseQuery::From(first)).await else { return };
             leases.extend(part.leases);
             // A part that does not advance would be read for ever.
             next = part.next.filter(|next| *next > first);
@@ -217,17 +223,19 @@ async fn leases_where_wanted(call: &Call<'_>) -> Vec<NodeLease> {
     leases
 }
 
-/// Returns the members of the roster, each under its node's folded name.
+/// Returns the members of the roster that the client may read, each under its node's folded name;
+/// and `true` if there are others.
 async fn registered_members(
     call: &Call<'_>,
     servers: &[ServerStatus],
     leases: &[NodeLease],
-) -> Result<BTreeMap<NodeName, Member>, Failure> {
+) -> Result<(BTreeMap<NodeName, Member>, bool), Failure> {
     // From any server: members are most often listed when there is no leader.
-    let agents = agents(call, Consistency::Stale).await?;
+    let agents = agents(&call.upstream, Consistency::Stale).await?;
     let read = Read { query: Query::Nodes, consistency: Consistency::Stale, blocking: None };
-    let mut nodes: BTreeMap<NodeName, Arc<Node>> = BTreeMap::new();
-    for answer in call.api.upstream.read_all(read).await? {
+    let (mut nodes, mut is_filtered): (BTreeMap<NodeName, Arc<Node>>, _) = (BTreeMap::new(), false);
+    for answer in call.upstream.read_all(read).await? {
+        is_filtered |= answer.is_filtered;
         let Rows::Nodes(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
         nodes.extend(rows.iter().map(|node| (node.name.folded(), Arc::clone(node))));
     }
@@ -247,7 +255,7 @@ async fn registered_members(
         let node_lease = lease.map(|lease| shapes::node_lease(lease, Some(lease.window())));
         (folded, Member { node_lease, ..shape })
     };
-    Ok(newest.into_iter().map(member).collect())
+    Ok((newest.into_iter().map(member).collect(), is_filtered))
 }
 
 /// Returns a member of the roster. A member that left is no longer in the catalog.
@@ -330,17 +338,17 @@ async fn own_agent(call: &Call<'_>) -> Option<Arc<Agent>> {
         return Some(Arc::clone(agent));
     }
     // From the leader: another server may not have applied the registration yet.
-    let agents = agents(call, Consistency::Default).await.ok()?;
+    let agents = agents(&call.api.upstream, Consistency::Default).await.ok()?;
     let agent = agents.into_iter().find(|agent| agent.lease() == lease)?;
     *kept() = Some(Arc::clone(&agent));
     Some(agent)
 }
 
 /// Returns all registered agents.
-async fn agents(call: &Call<'_>, consistency: Consistency) -> Result<Vec<Arc<Agent>>, Failure> {
+async fn agents(upstream: &Upstream, consistency: Consistency) -> Result<Vec<Arc<Agent>>, Failure> {
     let read = Read { query: Query::Agents, consistency, blocking: None };
     let mut agents = Vec::new();
-    for answer in call.api.upstream.read_all(read).await? {
+    for answer in upstream.read_all(read).await? {
         let Rows::Agents(rows) = &answer.rows else { return Err(super::misfit::wrong_rows()) };
         agents.extend_from_slice(rows);
     }

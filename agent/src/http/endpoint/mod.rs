@@ -5,6 +5,7 @@
 pub mod session;
 pub mod txn;
 
+mod acl;
 mod agent;
 mod autopilot;
 mod catalog;

@@ -27,14 +27,14 @@ pub(super) async fn configuration(call: &Call<'_>) -> Result<Response<Body>, Fai
 async fn seen(call: &Call<'_>) -> Result<Status, Failure> {
     call.check_place()?;
     match call.consistency()? {
-        Consistency::Stale => Ok(call.api.upstream.call(StatusOf::Nearest).await?),
+        Consistency::Stale => Ok(call.upstream.call(StatusOf::Nearest).await?),
         Consistency::Default | Consistency::Consistent => leaders_view(call).await,
     }
 }
 
 /// Returns the leader's view of the quorum; other servers do not know the health of their peers.
 pub(super) async fn leaders_view(call: &Call<'_>) -> Result<Status, Failure> {
-    Ok(call.api.upstream.leader_status().await?)
+    Ok(call.upstream.leader_status().await?)
 }
 
 fn shaped(server: &ServerStatus, status: &Status) -> RaftServer {
@@ -102,7 +102,7 @@ async fn add_server(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         let text = format!("the server at {address} belongs to this quorum already, as {}", named(server));
         return Err(conflict(&text, "see `lockmesh operator raft list-peers`"));
     }
-    call.api.upstream.invite(address, addresses).await.map_err(denied)?;
+    call.upstream.invite(address, addresses).await.map_err(denied)?;
     Ok(answer::nothing())
 }
 
@@ -121,7 +121,7 @@ pub(super) async fn remove_peer(call: &Call<'_>) -> Result<Response<Body>, Failu
     };
     let status = leaders_view(call).await?;
     let server = the_one(&status, what, name)?;
-    call.api.upstream.call(RemoveServer(server.id)).await.map_err(denied)?;
+    call.upstream.call(RemoveServer(server.id)).await.map_err(denied)?;
     Ok(answer::nothing())
 }
 
@@ -131,7 +131,7 @@ pub(super) async fn transfer_leader(call: &Call<'_>) -> Result<Response<Body>, F
         None => None,
         Some(id) => Some(the_one(&leaders_view(call).await?, "id", id)?.id),
     };
-    call.api.upstream.call(TransferLeader(to)).await.map_err(denied)?;
+    call.upstream.call(TransferLeader(to)).await.map_err(denied)?;
     Ok(answer::json(&Transferred { success: true }, call.layout()))
 }
 

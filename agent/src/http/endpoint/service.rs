@@ -5,12 +5,14 @@ use super::super::answer::{self, Failure};
 use super::super::body::Body;
 use super::super::call::Call;
 use super::super::fields::RowFilter;
+use super::super::rights::Judgement;
 use super::super::shapes;
 use super::check::{check_scripts, maintenance_reason, written};
 use crate::definitions::parse_service_registration;
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use lockmesh_agent_core::registry::ServiceHealth;
 use lockmesh_client::shape::agent::{Service as ServiceShape, ServiceHealth as HealthShape};
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::id::ServiceId;
 use lockmesh_protocol::record::{Aggregate, Service};
 use sha2::{Digest, Sha256};
@@ -23,10 +25,13 @@ const REASON: HeaderName = HeaderName::from_static("x-consul-reason");
 pub(super) async fn list(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let mut filter = RowFilter::of(call)?;
-    let services = call.api.registry.services();
-    let shapes = filter.select_in_turns(services.iter().map(|service| shape(call, service))).await?;
+    let (judgement, all) = (call.judgement().await?, call.api.registry.services());
+    let permitted = |service: &&Service| judgement.permits(Resource::Service, Access::Read, &service.name);
+    let services: Vec<_> = all.iter().filter(permitted).collect();
+    let is_filtered = services.len() < all.len();
+    let shapes = filter.select_in_turns(services.into_iter().map(|service| shape(call, service))).await?;
     let shapes: BTreeMap<_, _> = shapes.iter().map(|service| (&service.id, service)).collect();
-    Ok(answer::json(&shapes, call.layout()))
+    Ok(answer::filtered_if(is_filtered, answer::json(&shapes, call.layout())))
 }
 
 pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -34,6 +39,7 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let known_hash = call.params.non_empty("hash");
     let until = Instant::now() + super::super::call::spread(call.wait(call.api.limits.default_query_time)?);
     let mut progress = call.api.registry.progress();
+    let judgement = call.judgement().await?;
     loop {
         // Seen before the service is read, so that a later change ends the wait.
         let is_stopping = progress.borrow_and_update().is_stopping;
@@ -41,6 +47,7 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         let Some(found) = found else {
             return Err(Failure::not_found(format!("unknown service ID: {}", call.tail)));
         };
+        judgement.check(Resource::Service, Access::Read, &found.service.name)?;
         let shape = with_hash(shape(call, &found.service));
         if is_stopping || known_hash != Some(shape.content_hash.as_str()) {
             return Ok(hashed(call, &shape));
@@ -56,6 +63,12 @@ pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Bod
     let body = call.small_body(body).await?;
     let mut new = parse_service_registration(&body)?;
     check_scripts(call, new.all_checks())?;
+    let judgement = call.judgement().await?;
+    for service in new.sidecar.iter().map(|sidecar| &sidecar.service).chain([&new.service]) {
+        // An id may change its name: the service of the other name ends.
+        check_present(call, &judgement, &service.id)?;
+        judgement.check(Resource::Service, Access::Write, &service.name)?;
+    }
     // Only these two forms: Consul ignores every other value.
     new.replaces_checks =
         call.params.value("replace-existing-checks").is_some_and(|word| ["", "true"].contains(&word));
@@ -67,7 +80,17 @@ pub(super) async fn deregister(call: &Call<'_>) -> Result<Response<Body>, Failur
     if call.tail.is_empty() {
         return Err(Failure::refused("ServiceID missing"));
     }
-    written(call, call.api.registry.deregister_service(&ServiceId::from(call.tail)).await).await
+    let service = ServiceId::from(call.tail);
+    check_present(call, &call.judgement().await?, &service)?;
+    written(call, call.api.registry.deregister_service(&service).await).await
+}
+
+/// Rejects the request unless its client may change the service with this id, if there is one.
+pub(super) fn check_present(call: &Call<'_>, judgement: &Judgement, id: &ServiceId) -> Result<(), Failure> {
+    match call.api.registry.service_health(id) {
+        Some(found) => judgement.check(Resource::Service, Access::Write, &found.service.name),
+        None => Ok(()),
+    }
 }
 
 pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure> {
@@ -77,15 +100,20 @@ pub(super) async fn maintain(call: &Call<'_>) -> Result<Response<Body>, Failure>
     }
     let reason = maintenance_reason(call)?;
     let service = ServiceId::from(call.tail);
+    check_present(call, &call.judgement().await?, &service)?;
     written(call, call.api.registry.maintain_service(&service, reason).await).await
 }
 
-pub(super) fn health_by_id(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+pub(super) async fn health_by_id(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing serviceID"));
     }
     let found = call.api.registry.service_health(&ServiceId::from(call.tail));
+    if let Some(health) = &found {
+        let judgement = call.judgement().await?;
+        judgement.check(Resource::Service, Access::Read, &health.service.name)?;
+    }
     let aggregate = found.as_ref().map(|health| health.aggregate);
     let shape = match &found {
         Some(health) => health_shape(call, health),
@@ -94,11 +122,12 @@ pub(super) fn health_by_id(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     Ok(health_answer(call, aggregate, &shape, &format!("ServiceId {} not found", call.tail)))
 }
 
-pub(super) fn health_by_name(call: &Call<'_>) -> Result<Response<Body>, Failure> {
+pub(super) async fn health_by_name(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     if call.tail.is_empty() {
         return Err(Failure::bad_request("Missing service Name"));
     }
+    call.judgement().await?.check(Resource::Service, Access::Read, call.tail)?;
     let services = call.api.registry.services();
     let named = services.iter().filter(|service| service.name == call.tail);
     let found: Vec<_> = named.filter_map(|service| call.api.registry.service_health(&service.id)).collect();

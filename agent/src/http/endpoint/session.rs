@@ -284,7 +284,7 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     call.check_place()?;
     let session = named(call)?;
     if let Some(reason) = end_reason(call, session)? {
-        match call.api.upstream.call(EndSession { session, reason }).await? {
+        match call.upstream.call(EndSession { session, reason }).await? {
             // The agent retries only ends of sessions of its own node.
             Some(Applied { reply: Reply::Refused(_), .. }) if call.may_operate() => {}
             Some(Applied { reply: Reply::Refused(refusal), .. }) => return Err(refusal.into()),
@@ -316,7 +316,7 @@ fn end_reason(call: &Call<'_>, session: SessionId) -> Result<Option<EndReason>, 
 
 pub(super) async fn renew(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
-    match call.api.upstream.call(Renew(named(call)?)).await? {
+    match call.upstream.call(Renew(named(call)?)).await? {
         Some(session) => {
             call.api.feeds.session_watches.renewed(session.spec.id, session.spec.ttl);
             Ok(answer::json(&[shapes::session(&session)], call.layout()))
@@ -341,7 +341,7 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
 /// Returns the lease of a session's node, or that it has none; `None` if unknown. Only the leader
 /// knows it.
 async fn node_lease(call: &Call<'_>, session: &SessionSpec) -> Option<shape::agent::NodeLease> {
-    let asked = call.api.upstream.call(NodeLeaseQuery::Of(session.node.clone()));
+    let asked = call.upstream.call(NodeLeaseQuery::Of(session.node.clone()));
     let answer = tokio::time::timeout(DETAILS_TIMEOUT, asked).await.ok()?.ok()?;
     let depends = session.all_checks().any(|check| check.as_str() == SERF_HEALTH);
     let window = Some(session.health_window).filter(|_| depends);

@@ -49,7 +49,7 @@ async fn gather(call: &Call<'_>) -> Result<(File, u64, LogIndex), Failure> {
     let (mut backup, mut number) = (None::<(u64, LogIndex, Term)>, 0);
     loop {
         let next = ReadBackup { backup: backup.map(|(backup, ..)| backup), number, stale };
-        let part = call.api.upstream.call(next).await?;
+        let part = call.upstream.call(next).await?;
         // Each server counts its own backups: after an election another server's may have the same
         // number.
         let whole = (part.backup, part.index, part.term);

@@ -1,6 +1,7 @@
 //! The table of all endpoints: path, methods with the right that each needs and the place of its
-//! keys, and handler. An endpoint without path, methods or handler does not compile.
+//! keys, the judge of tokens, and handler. An endpoint that lacks one of them does not compile.
 
+use super::acl::{policy, role, settings, template, token};
 use super::{
     agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
     monitoring, operator, prepared_query, registration, service, session, session_events, snapshot, status,
@@ -9,7 +10,9 @@ use super::{
 use crate::http::answer::Failure;
 use crate::http::body::Body;
 use crate::http::call::Call;
+use crate::http::rights::Judge;
 use http::{Method, Response};
+use lockmesh_protocol::acl::Resource;
 use lockmesh_protocol::record::CheckStatus;
 
 const GET: &[Verb] = &[read(Method::GET)];
@@ -34,6 +37,10 @@ const KEYS: &[Verb] = &[
 const OPERATIONS: &[Verb] = &[verb(Method::PUT, Right::Operations, KeyPlace::Body)];
 const QUERIES: &[Verb] = &[read(Method::GET), write(Method::POST)];
 const QUERY: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+/// A row of a table, by id.
+const ROW: &[Verb] = &[read(Method::GET), write(Method::PUT), write(Method::DELETE)];
+/// Questions with a body.
+const ASK: &[Verb] = &[read(Method::POST)];
 /// Locks and waits below `?prefix`.
 const BELOW: &[Verb] = &[verb(Method::GET, Right::Read, KeyPlace::Prefix)];
 /// A list without `?prefix`.
@@ -47,6 +54,14 @@ const GET_OR_HEAD: &[Verb] = &[read(Method::GET), read(Method::HEAD)];
 const PUT_KEY: Right =
     Right::WriteUnless(&["acquire", "release", "cas"], "add `acquire`, `release` or `cas` to the query");
 const DELETE_KEY: Right = Right::WriteUnless(&["cas"], "add `cas` to the query");
+
+const NOBODY: Judge = Judge::Nobody;
+const SERVERS: Judge = Judge::Servers;
+const ENDPOINT: Judge = Judge::Endpoint;
+const AGENT: Judge = Judge::Router(Resource::Agent);
+const NODE: Judge = Judge::Router(Resource::Node);
+const OPERATOR: Judge = Judge::Router(Resource::Operator);
+const SESSION: Judge = Judge::Router(Resource::Session);
 
 /// The kind of a request, which decides which clients may send it. The rules of `[access]` compare
 /// its level: see [`crate::http::access`].
@@ -120,12 +135,14 @@ pub(in crate::http) struct Route {
     pub(in crate::http) path: &'static str,
     /// Its methods, as `Allow` lists them.
     pub(in crate::http) verbs: &'static [Verb],
+    /// The judge of the rights of a client's token.
+    pub(in crate::http) judge: Judge,
     endpoint: Endpoint,
 }
 
-/// Declares all endpoints: for each its name, path, methods and handler.
+/// Declares all endpoints: for each its name, path, methods, judge and handler.
 macro_rules! endpoints {
-    (|$call:ident, $body:ident| $($name:ident $path:literal $verbs:ident => $answer:expr,)*) => {
+    (|$call:ident, $body:ident| $($name:ident $path:literal $verbs:ident $judge:ident => $answer:expr,)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Endpoint {
             $($name,)*
@@ -133,7 +150,7 @@ macro_rules! endpoints {
 
         /// Every endpoint with its path and its methods.
         pub(in crate::http) static ROUTES: &[Route] =
-            &[$(Route { path: $path, verbs: $verbs, endpoint: Endpoint::$name },)*];
+            &[$(Route { path: $path, verbs: $verbs, judge: $judge, endpoint: Endpoint::$name },)*];
 
         impl Route {
             /// Answers a request to this endpoint.
@@ -152,87 +169,108 @@ macro_rules! endpoints {
 
 // Rare ones are boxed, so that a waiting request on a key costs little memory.
 endpoints! { |call, body|
-    Kv                     "/v1/kv/"                              KEYS           => kv::run(call, body).await,
-    SessionCreate          "/v1/session/create"                   PUT_LOCK       => Box::pin(session::create(call, body)).await,
-    SessionDestroy         "/v1/session/destroy/"                 PUT_LOCK       => session::destroy(call).await,
-    SessionRenew           "/v1/session/renew/"                   PUT_LOCK       => session::renew(call).await,
-    SessionInfo            "/v1/session/info/"                    GET            => session::info(call).await,
-    SessionNode            "/v1/session/node/"                    GET            => session::node(call).await,
-    SessionList            "/v1/session/list"                     GET            => session::list(call).await,
-    SessionEvents          "/v1/session/events/"                  GET            => Box::pin(session_events::events(call)).await,
-    EventFire              "/v1/event/fire/"                      PUT            => Box::pin(event::fire(call, body)).await,
-    EventList              "/v1/event/list"                       GET            => Box::pin(event::list(call)).await,
-    StatusLeader           "/v1/status/leader"                    GET            => status::leader(call).await,
-    StatusPeers            "/v1/status/peers"                     GET            => status::peers(call).await,
-    Txn                    "/v1/txn"                              OPERATIONS     => Box::pin(txn::run(call, body)).await,
-    CatalogRegister        "/v1/catalog/register"                 PUT            => Box::pin(registration::register(call, body)).await,
-    CatalogDeregister      "/v1/catalog/deregister"               PUT            => Box::pin(registration::deregister(call, body)).await,
-    CatalogDatacenters     "/v1/catalog/datacenters"              GET            => catalog::datacenters(call),
-    CatalogNodes           "/v1/catalog/nodes"                    GET            => catalog::nodes(call).await,
-    CatalogNode            "/v1/catalog/node/"                    GET            => catalog::node(call).await,
-    CatalogNodeServices    "/v1/catalog/node-services/"           GET            => catalog::node_services(call).await,
-    CatalogServices        "/v1/catalog/services"                 GET            => catalog::services(call).await,
-    CatalogService         "/v1/catalog/service/"                 GET            => catalog::service(call).await,
-    CatalogConnect         "/v1/catalog/connect/"                 GET            => Box::pin(catalog::connect(call)).await,
-    CatalogGatewayServices "/v1/catalog/gateway-services/"        GET            => catalog::gateway_services(call).await,
-    HealthNode             "/v1/health/node/"                     GET            => health::node(call).await,
-    HealthChecks           "/v1/health/checks/"                   GET            => health::checks(call).await,
-    HealthState            "/v1/health/state/"                    GET            => health::state(call).await,
-    HealthService          "/v1/health/service/"                  GET            => health::service(call).await,
-    HealthConnect          "/v1/health/connect/"                  GET            => Box::pin(health::connect(call)).await,
-    HealthIngress          "/v1/health/ingress/"                  GET            => health::ingress(call).await,
-    CoordinateDatacenters  "/v1/coordinate/datacenters"           GET            => coordinate::datacenters(call).await,
-    CoordinateNodes        "/v1/coordinate/nodes"                 GET            => coordinate::nodes(call).await,
-    CoordinateNode         "/v1/coordinate/node/"                 GET            => coordinate::node(call).await,
-    CoordinateUpdate       "/v1/coordinate/update"                PUT            => Box::pin(coordinate::update(call, body)).await,
-    Queries                "/v1/query"                            QUERIES        => Box::pin(prepared_query::all(call, body)).await,
-    Query                  "/v1/query/"                           QUERY          => Box::pin(prepared_query::one(call, body)).await,
-    QueryExecute           "/v1/query/*/execute"                  GET            => Box::pin(prepared_query::execute(call)).await,
-    QueryExplain           "/v1/query/*/explain"                  GET            => Box::pin(prepared_query::explain(call)).await,
-    AgentSelf              "/v1/agent/self"                       GET            => Box::pin(agent::describe_self(call)).await,
-    AgentMembers           "/v1/agent/members"                    GET            => Box::pin(membership::members(call)).await,
-    AgentLeave             "/v1/agent/leave"                      OPERATE        => Box::pin(membership::leave(call)).await,
-    AgentForceLeave        "/v1/agent/force-leave/"               OPERATE        => Box::pin(membership::force_leave(call)).await,
-    AgentJoin              "/v1/agent/join/"                      OPERATE        => Box::pin(membership::join(call)).await,
-    AgentMaintenance       "/v1/agent/maintenance"                OPERATE        => Box::pin(check::maintain(call)).await,
-    AgentMetrics           "/v1/agent/metrics"                    GET            => agent::metrics(call),
-    AgentHost              "/v1/agent/host"                       GET            => machine::host(call).await,
-    AgentVersion           "/v1/agent/version"                    GET            => agent::version(call),
-    AgentMonitor           "/v1/agent/monitor"                    MONITOR        => agent::monitor(call),
-    AgentReload            "/v1/agent/reload"                     OPERATE        => agent::reload(call).await,
-    AgentChecks            "/v1/agent/checks"                     GET            => Box::pin(check::list(call)).await,
-    CheckRegister          "/v1/agent/check/register"             PUT_LOCK       => Box::pin(check::register(call, body)).await,
-    CheckDeregister        "/v1/agent/check/deregister/"          PUT_LOCK       => Box::pin(check::deregister(call)).await,
-    CheckPass              "/v1/agent/check/pass/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Passing)).await,
-    CheckWarn              "/v1/agent/check/warn/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Warning)).await,
-    CheckFail              "/v1/agent/check/fail/"                PUT_LOCK       => Box::pin(check::report(call, CheckStatus::Critical)).await,
-    CheckUpdate            "/v1/agent/check/update/"              PUT_LOCK       => Box::pin(check::update(call, body)).await,
-    AgentServices          "/v1/agent/services"                   GET            => Box::pin(service::list(call)).await,
-    AgentService           "/v1/agent/service/"                   GET            => Box::pin(service::info(call)).await,
-    ServiceRegister        "/v1/agent/service/register"           PUT_LOCK       => Box::pin(service::register(call, body)).await,
-    ServiceDeregister      "/v1/agent/service/deregister/"        PUT_LOCK       => Box::pin(service::deregister(call)).await,
-    ServiceMaintenance     "/v1/agent/service/maintenance/"       PUT_LOCK       => Box::pin(service::maintain(call)).await,
-    ServiceHealthById      "/v1/agent/health/service/id/"         GET            => service::health_by_id(call),
-    ServiceHealthByName    "/v1/agent/health/service/name/"       GET            => service::health_by_name(call),
-    RaftConfiguration      "/v1/operator/raft/configuration"      GET            => Box::pin(operator::configuration(call)).await,
-    RaftPeer               "/v1/operator/raft/peer"               OPERATE_DELETE => Box::pin(operator::remove_peer(call)).await,
-    RaftTransferLeader     "/v1/operator/raft/transfer-leader"    OPERATE_POST   => Box::pin(operator::transfer_leader(call)).await,
-    AutopilotConfiguration "/v1/operator/autopilot/configuration" GET_OR_OPERATE => Box::pin(autopilot::configuration(call, body)).await,
-    AutopilotHealth        "/v1/operator/autopilot/health"        GET            => Box::pin(autopilot::health(call)).await,
-    GossipKey              "/v1/operator/gossip"                  GET            => Box::pin(gossip::key(call)).await,
-    GossipRotate           "/v1/operator/gossip/rotate"           OPERATE        => Box::pin(gossip::rotate(call)).await,
-    Snapshot               "/v1/snapshot"                         BACKUPS        => Box::pin(snapshot::run(call, body)).await,
-    Servers                "/v1/lockmesh/servers"                 GET_OR_OPERATE => Box::pin(operator::servers(call)).await,
-    Locks                  "/v1/lockmesh/locks"                   BELOW          => lockmesh::locks(call).await,
-    AcquireLocks           "/v1/lockmesh/acquire"                 ACQUIRE        => Box::pin(lockmesh::acquire(call, body)).await,
-    VerifyFences           "/v1/lockmesh/fence/verify"            VERIFY         => lockmesh::verify_fences(call, body).await,
-    Losses                 "/v1/lockmesh/losses"                  LOSSES         => lockmesh::losses(call).await,
-    Waits                  "/v1/lockmesh/waits"                   BELOW          => lockmesh::waits(call).await,
-    OperatorHosts          "/v1/lockmesh/operator-hosts"          GET_OR_OPERATE => Box::pin(lockmesh::operator_hosts(call, body)).await,
-    Deadlocks              "/v1/lockmesh/deadlocks"               DEADLOCKS      => Box::pin(lockmesh::deadlocks(call, body)).await,
-    Metrics                "/metrics"                             GET_OR_HEAD    => Ok(monitoring::metrics(call)),
-    Live                   "/health/live"                         GET_OR_HEAD    => Ok(monitoring::live()),
-    Ready                  "/health/ready"                        GET_OR_HEAD    => Ok(Box::pin(monitoring::ready(call)).await),
+    Kv                     "/v1/kv/"                               KEYS           SERVERS  => kv::run(call, body).await,
+    SessionCreate          "/v1/session/create"                    PUT_LOCK       SERVERS  => Box::pin(session::create(call, body)).await,
+    SessionDestroy         "/v1/session/destroy/"                  PUT_LOCK       SERVERS  => session::destroy(call).await,
+    SessionRenew           "/v1/session/renew/"                    PUT_LOCK       SERVERS  => session::renew(call).await,
+    SessionInfo            "/v1/session/info/"                     GET            SERVERS  => session::info(call).await,
+    SessionNode            "/v1/session/node/"                     GET            SERVERS  => session::node(call).await,
+    SessionList            "/v1/session/list"                      GET            SERVERS  => session::list(call).await,
+    SessionEvents          "/v1/session/events/"                   GET            SESSION  => Box::pin(session_events::events(call)).await,
+    EventFire              "/v1/event/fire/"                       PUT            ENDPOINT => Box::pin(event::fire(call, body)).await,
+    EventList              "/v1/event/list"                        GET            ENDPOINT => Box::pin(event::list(call)).await,
+    StatusLeader           "/v1/status/leader"                     GET            NOBODY   => status::leader(call).await,
+    StatusPeers            "/v1/status/peers"                      GET            NOBODY   => status::peers(call).await,
+    Txn                    "/v1/txn"                               OPERATIONS     SERVERS  => Box::pin(txn::run(call, body)).await,
+    CatalogRegister        "/v1/catalog/register"                  PUT            SERVERS  => Box::pin(registration::register(call, body)).await,
+    CatalogDeregister      "/v1/catalog/deregister"                PUT            SERVERS  => Box::pin(registration::deregister(call, body)).await,
+    CatalogDatacenters     "/v1/catalog/datacenters"               GET            NOBODY   => catalog::datacenters(call),
+    CatalogNodes           "/v1/catalog/nodes"                     GET            SERVERS  => catalog::nodes(call).await,
+    CatalogNode            "/v1/catalog/node/"                     GET            SERVERS  => catalog::node(call).await,
+    CatalogNodeServices    "/v1/catalog/node-services/"            GET            SERVERS  => catalog::node_services(call).await,
+    CatalogServices        "/v1/catalog/services"                  GET            SERVERS  => catalog::services(call).await,
+    CatalogService         "/v1/catalog/service/"                  GET            SERVERS  => catalog::service(call).await,
+    CatalogConnect         "/v1/catalog/connect/"                  GET            SERVERS  => Box::pin(catalog::connect(call)).await,
+    CatalogGatewayServices "/v1/catalog/gateway-services/"         GET            SERVERS  => catalog::gateway_services(call).await,
+    HealthNode             "/v1/health/node/"                      GET            SERVERS  => health::node(call).await,
+    HealthChecks           "/v1/health/checks/"                    GET            SERVERS  => health::checks(call).await,
+    HealthState            "/v1/health/state/"                     GET            SERVERS  => health::state(call).await,
+    HealthService          "/v1/health/service/"                   GET            SERVERS  => health::service(call).await,
+    HealthConnect          "/v1/health/connect/"                   GET            SERVERS  => Box::pin(health::connect(call)).await,
+    HealthIngress          "/v1/health/ingress/"                   GET            SERVERS  => health::ingress(call).await,
+    CoordinateDatacenters  "/v1/coordinate/datacenters"            GET            NOBODY   => coordinate::datacenters(call).await,
+    CoordinateNodes        "/v1/coordinate/nodes"                  GET            SERVERS  => coordinate::nodes(call).await,
+    CoordinateNode         "/v1/coordinate/node/"                  GET            SERVERS  => coordinate::node(call).await,
+    CoordinateUpdate       "/v1/coordinate/update"                 PUT            SERVERS  => Box::pin(coordinate::update(call, body)).await,
+    Queries                "/v1/query"                             QUERIES        SERVERS  => Box::pin(prepared_query::all(call, body)).await,
+    Query                  "/v1/query/"                            QUERY          SERVERS  => Box::pin(prepared_query::one(call, body)).await,
+    QueryExecute           "/v1/query/*/execute"                   GET            SERVERS  => Box::pin(prepared_query::execute(call)).await,
+    QueryExplain           "/v1/query/*/explain"                   GET            SERVERS  => Box::pin(prepared_query::explain(call)).await,
+    AgentSelf              "/v1/agent/self"                        GET            AGENT    => Box::pin(agent::describe_self(call)).await,
+    AgentMembers           "/v1/agent/members"                     GET            ENDPOINT => Box::pin(membership::members(call)).await,
+    AgentLeave             "/v1/agent/leave"                       OPERATE        AGENT    => Box::pin(membership::leave(call)).await,
+    AgentForceLeave        "/v1/agent/force-leave/"                OPERATE        OPERATOR => Box::pin(membership::force_leave(call)).await,
+    AgentJoin              "/v1/agent/join/"                       OPERATE        AGENT    => Box::pin(membership::join(call)).await,
+    AgentMaintenance       "/v1/agent/maintenance"                 OPERATE        NODE     => Box::pin(check::maintain(call)).await,
+    AgentMetrics           "/v1/agent/metrics"                     GET            AGENT    => agent::metrics(call),
+    AgentHost              "/v1/agent/host"                        GET            OPERATOR => machine::host(call).await,
+    AgentVersion           "/v1/agent/version"                     GET            AGENT    => agent::version(call),
+    AgentMonitor           "/v1/agent/monitor"                     MONITOR        AGENT    => agent::monitor(call),
+    AgentReload            "/v1/agent/reload"                      OPERATE        AGENT    => agent::reload(call).await,
+    AgentChecks            "/v1/agent/checks"                      GET            ENDPOINT => Box::pin(check::list(call)).await,
+    CheckRegister          "/v1/agent/check/register"              PUT_LOCK       ENDPOINT => Box::pin(check::register(call, body)).await,
+    CheckDeregister        "/v1/agent/check/deregister/"           PUT_LOCK       ENDPOINT => Box::pin(check::deregister(call)).await,
+    CheckPass              "/v1/agent/check/pass/"                 PUT_LOCK       ENDPOINT => Box::pin(check::report(call, CheckStatus::Passing)).await,
+    CheckWarn              "/v1/agent/check/warn/"                 PUT_LOCK       ENDPOINT => Box::pin(check::report(call, CheckStatus::Warning)).await,
+    CheckFail              "/v1/agent/check/fail/"                 PUT_LOCK       ENDPOINT => Box::pin(check::report(call, CheckStatus::Critical)).await,
+    CheckUpdate            "/v1/agent/check/update/"               PUT_LOCK       ENDPOINT => Box::pin(check::update(call, body)).await,
+    AgentServices          "/v1/agent/services"                    GET            ENDPOINT => Box::pin(service::list(call)).await,
+    AgentService           "/v1/agent/service/"                    GET            ENDPOINT => Box::pin(service::info(call)).await,
+    ServiceRegister        "/v1/agent/service/register"            PUT_LOCK       ENDPOINT => Box::pin(service::register(call, body)).await,
+    ServiceDeregister      "/v1/agent/service/deregister/"         PUT_LOCK       ENDPOINT => Box::pin(service::deregister(call)).await,
+    ServiceMaintenance     "/v1/agent/service/maintenance/"        PUT_LOCK       ENDPOINT => Box::pin(service::maintain(call)).await,
+    ServiceHealthById      "/v1/agent/health/service/id/"          GET            ENDPOINT => Box::pin(service::health_by_id(call)).await,
+    ServiceHealthByName    "/v1/agent/health/service/name/"        GET            ENDPOINT => Box::pin(service::health_by_name(call)).await,
+    RaftConfiguration      "/v1/operator/raft/configuration"       GET            OPERATOR => Box::pin(operator::configuration(call)).await,
+    RaftPeer               "/v1/operator/raft/peer"                OPERATE_DELETE SERVERS  => Box::pin(operator::remove_peer(call)).await,
+    RaftTransferLeader     "/v1/operator/raft/transfer-leader"     OPERATE_POST   SERVERS  => Box::pin(operator::transfer_leader(call)).await,
+    AutopilotConfiguration "/v1/operator/autopilot/configuration"  GET_OR_OPERATE OPERATOR => Box::pin(autopilot::configuration(call, body)).await,
+    AutopilotHealth        "/v1/operator/autopilot/health"         GET            OPERATOR => Box::pin(autopilot::health(call)).await,
+    GossipKey              "/v1/operator/gossip"                   GET            SERVERS  => Box::pin(gossip::key(call)).await,
+    GossipRotate           "/v1/operator/gossip/rotate"            OPERATE        SERVERS  => Box::pin(gossip::rotate(call)).await,
+    Snapshot               "/v1/snapshot"                          BACKUPS        SERVERS  => Box::pin(snapshot::run(call, body)).await,
+    AclBootstrap           "/v1/acl/bootstrap"                     OPERATE        SERVERS  => Box::pin(settings::bootstrap(call, body)).await,
+    AclReplication         "/v1/acl/replication"                   GET            NOBODY   => settings::replication(call),
+    AclTokens              "/v1/acl/tokens"                        GET            SERVERS  => Box::pin(token::list(call)).await,
+    AclToken               "/v1/acl/token"                         PUT            SERVERS  => Box::pin(token::create(call, body)).await,
+    AclTokenOne            "/v1/acl/token/"                        ROW            SERVERS  => Box::pin(token::one(call, body)).await,
+    AclTokenSelf           "/v1/acl/token/self"                    GET            SERVERS  => Box::pin(token::own(call)).await,
+    AclTokenClone          "/v1/acl/token/*/clone"                 PUT            SERVERS  => Box::pin(token::copy(call, body)).await,
+    AclPolicies            "/v1/acl/policies"                      GET            SERVERS  => Box::pin(policy::list(call)).await,
+    AclPolicy              "/v1/acl/policy"                        PUT            SERVERS  => Box::pin(policy::create(call, body)).await,
+    AclPolicyOne           "/v1/acl/policy/"                       ROW            SERVERS  => Box::pin(policy::one(call, body)).await,
+    AclPolicyNamed         "/v1/acl/policy/name/"                  GET            SERVERS  => Box::pin(policy::named(call)).await,
+    AclRoles               "/v1/acl/roles"                         GET            SERVERS  => Box::pin(role::list(call)).await,
+    AclRole                "/v1/acl/role"                          PUT            SERVERS  => Box::pin(role::create(call, body)).await,
+    AclRoleOne             "/v1/acl/role/"                         ROW            SERVERS  => Box::pin(role::one(call, body)).await,
+    AclRoleNamed           "/v1/acl/role/name/"                    GET            SERVERS  => Box::pin(role::named(call)).await,
+    AclTemplates           "/v1/acl/templated-policies"            GET            ENDPOINT => Box::pin(template::list(call)).await,
+    AclTemplate            "/v1/acl/templated-policy/name/"        GET            ENDPOINT => Box::pin(template::named(call)).await,
+    AclTemplatePreview     "/v1/acl/templated-policy/preview/"     ASK            ENDPOINT => Box::pin(template::preview(call, body)).await,
+    AclAuthorize           "/v1/internal/acl/authorize"            ASK            ENDPOINT => Box::pin(settings::authorize(call, body)).await,
+    AclSettings            "/v1/lockmesh/acl"                      GET_OR_OPERATE SERVERS  => Box::pin(settings::settings(call, body)).await,
+    AgentToken             "/v1/agent/token/"                      OPERATE        AGENT    => Box::pin(settings::agent_token(call, body)).await,
+    Servers                "/v1/lockmesh/servers"                  GET_OR_OPERATE OPERATOR => Box::pin(operator::servers(call)).await,
+    Locks                  "/v1/lockmesh/locks"                    BELOW          SERVERS  => lockmesh::locks(call).await,
+    AcquireLocks           "/v1/lockmesh/acquire"                  ACQUIRE        SERVERS  => Box::pin(lockmesh::acquire(call, body)).await,
+    VerifyFences           "/v1/lockmesh/fence/verify"             VERIFY         SERVERS  => lockmesh::verify_fences(call, body).await,
+    Losses                 "/v1/lockmesh/losses"                   LOSSES         SERVERS  => lockmesh::losses(call).await,
+    Waits                  "/v1/lockmesh/waits"                    BELOW          SERVERS  => lockmesh::waits(call).await,
+    OperatorHosts          "/v1/lockmesh/operator-hosts"           GET_OR_OPERATE SERVERS  => Box::pin(lockmesh::operator_hosts(call, body)).await,
+    Deadlocks              "/v1/lockmesh/deadlocks"                DEADLOCKS      SERVERS  => Box::pin(lockmesh::deadlocks(call, body)).await,
+    Metrics                "/metrics"                              GET_OR_HEAD    NOBODY   => Ok(monitoring::metrics(call)),
+    Live                   "/health/live"                          GET_OR_HEAD    NOBODY   => Ok(monitoring::live()),
+    Ready                  "/health/ready"                         GET_OR_HEAD    NOBODY   => Ok(Box::pin(monitoring::ready(call)).await),
 }
 
 impl Route {
@@ -267,6 +305,9 @@ mod tests {
                 "PUT /v1/operator/gossip/rotate",
                 "GET /v1/snapshot",
                 "PUT /v1/snapshot",
+                "PUT /v1/acl/bootstrap",
+                "PUT /v1/lockmesh/acl",
+                "PUT /v1/agent/token/",
                 "PUT /v1/lockmesh/servers",
                 "PUT /v1/lockmesh/operator-hosts",
                 "PUT /v1/lockmesh/deadlocks",
@@ -276,7 +317,14 @@ mod tests {
         let others = ROUTES.iter().filter(|route| route.verbs.iter().any(|verb| is_read(&verb)));
         assert_eq!(
             others.map(|route| route.path).collect::<Vec<_>>(),
-            ["/v1/lockmesh/fence/verify", "/metrics", "/health/live", "/health/ready"]
+            [
+                "/v1/acl/templated-policy/preview/",
+                "/v1/internal/acl/authorize",
+                "/v1/lockmesh/fence/verify",
+                "/metrics",
+                "/health/live",
+                "/health/ready"
+            ]
         );
     }
 }

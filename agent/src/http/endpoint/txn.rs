@@ -15,6 +15,7 @@ use lockmesh_client::outcome::Outcome;
 use lockmesh_client::shape::blob::decode_base64;
 use lockmesh_client::shape::json::render;
 use lockmesh_client::shape::txn::{TxnAnswer, TxnError as TxnErrorShape, TxnReadAnswer};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::{CatalogVerb, Command, KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName};
 use lockmesh_protocol::query::{Query, Rows};
@@ -154,6 +155,7 @@ async fn read(call: &Call<'_>, operations: Vec<TxnOp>) -> Result<Response<Body>,
         index: answer.index.0.max(1),
         last_contact: u64::try_from(answer.last_contact.as_nanos()).unwrap_or(u64::MAX),
         known_leader: answer.known_leader,
+        results_filtered_by_acls: answer.is_filtered && matches!(call.caller, Caller::Token(_)),
         ..TxnReadAnswer::default()
     };
     let response = match outcome {

@@ -8,6 +8,7 @@ use crate::upstream::{BoxFuture, Quorum, Upstream};
 use lockmesh_agent_core::quorum_client::{Answered, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::shape::catalog::ServiceNode;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::{Fence, LogIndex};
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
@@ -27,7 +28,7 @@ const REQUEST: &[u8] = b"PUT /v1/kv/lock/name?acquire=4ca8e74b-6350-7587-addf-a1
 struct Granting;
 
 impl Quorum for Granting {
-    fn call(self: Arc<Self>, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+    fn call(self: Arc<Self>, _: Caller, _call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
         let applied = Applied { index: LogIndex(1), reply: Reply::Granted { fence: Fence(1) } };
         Box::pin(std::future::ready(Ok(Answered::Response(Response::Applied(applied)))))
     }

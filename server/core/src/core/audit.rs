@@ -11,6 +11,7 @@
 
 use crate::proposal::Proposal;
 use crate::state::State;
+use lockmesh_protocol::acl::AclCommand;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::id::NodeName;
@@ -77,9 +78,9 @@ fn line(state: &State, (proposal, applied): (&Proposal, &Applied), changes: &[Ch
     };
     let object = || object_of(&proposal.command);
     match &applied.reply {
-        Reply::Refused(refusal @ (Refusal::OtherNode(_) | Refusal::NotOperatorHost(_))) => {
-            line(action, object(), refusal.to_string(), true)
-        }
+        Reply::Refused(
+            refusal @ (Refusal::OtherNode(_) | Refusal::NotOperatorHost(_) | Refusal::NoAccess(_)),
+        ) => line(action, object(), refusal.to_string(), true),
         _ if is_about_nodes(&proposal.command) => {
             let foreign = changes.iter().find_map(|change| match change {
                 Change::Loss(_, Some(loss)) if loss.node.folded() != node.folded() => Some(loss),
@@ -106,6 +107,7 @@ fn action_of(command: &Command) -> Option<&'static str> {
         Command::ConfigureDeadlocks(_) => Some("configure deadlocks"),
         Command::ConfigureOperatorHosts(_) => Some("configure operator hosts"),
         Command::LeaveNode(leave) if leave.lease.is_none() => Some("force-leave"),
+        Command::Acl(command) => Some(action_of_acl(command)),
         Command::Restricted(NodeCommand::DestroySession(_)) | Command::DestroySession(_) => {
             Some("end session")
         }
@@ -119,7 +121,47 @@ fn object_of(command: &Command) -> String {
         Command::ConfigureOperatorHosts(hosts) => format!("{hosts:?}"),
         Command::LeaveNode(leave) => format!("{:?}", leave.node),
         Command::Restricted(NodeCommand::DestroySession(session)) => session.to_string(),
+        Command::Acl(command) => object_of_acl(command),
         _ => String::new(),
+    }
+}
+
+fn action_of_acl(command: &AclCommand) -> &'static str {
+    match command {
+        AclCommand::Configure(_) => "configure acl",
+        AclCommand::Bootstrap(..) => "bootstrap acl",
+        AclCommand::CreateToken(_) => "create token",
+        AclCommand::UpdateToken(_) => "update token",
+        AclCommand::DeleteToken(_) => "delete token",
+        AclCommand::CreatePolicy(_) => "create policy",
+        AclCommand::UpdatePolicy(_) => "update policy",
+        AclCommand::DeletePolicy(_) => "delete policy",
+        AclCommand::CreateRole(_) => "create role",
+        AclCommand::UpdateRole(_) => "update role",
+        AclCommand::DeleteRole(_) => "delete role",
+        AclCommand::ExpireTokens(_) => "expire tokens",
+    }
+}
+
+/// The id of the changed row. A secret is never part of a line.
+fn object_of_acl(command: &AclCommand) -> String {
+    match command {
+        AclCommand::Configure(settings) => {
+            format!("{:?}, default {:?}", settings.mode, settings.default_policy)
+        }
+        AclCommand::Bootstrap(token, _) | AclCommand::CreateToken(token) | AclCommand::UpdateToken(token) => {
+            format!("{:?}", token.accessor)
+        }
+        AclCommand::CreatePolicy(policy) | AclCommand::UpdatePolicy(policy) => {
+            format!("{:?} {:?}", policy.id, policy.name)
+        }
+        AclCommand::CreateRole(role) | AclCommand::UpdateRole(role) => {
+            format!("{:?} {:?}", role.id, role.name)
+        }
+        AclCommand::DeleteToken(id) | AclCommand::DeletePolicy(id) | AclCommand::DeleteRole(id) => {
+            format!("{id:?}")
+        }
+        AclCommand::ExpireTokens(_) => String::new(),
     }
 }
 
@@ -156,7 +198,7 @@ mod tests {
                 sequence: self.1,
                 lowest: self.1,
             });
-            let (mut changes, proposal) = (Vec::new(), Proposal { request, at: WallTime(1), command });
+            let (mut changes, proposal) = (Vec::new(), Proposal::new(request, WallTime(1), command));
             let applied = self.0.apply(LogIndex(self.1), Term(1), &proposal, &mut changes);
             let line = line(&self.0, (&proposal, &applied), &changes)?;
             Some((format!("{} {} {}", line.node, line.action, line.object), line.result))

@@ -1,5 +1,6 @@
 //! The configuration of a server's core.
 
+use crate::acl_upkeep::AclStart;
 use crate::raft::ElectionTimeout;
 use crate::time::timers::TimerConfig;
 use lockmesh_protocol::id::ServerId;
@@ -46,4 +47,6 @@ pub struct ClusterStart {
     pub servers: Vec<Server>,
     /// The random key from which lease secrets are derived; known to the servers only.
     pub lease_key: LeaseKey,
+    /// The access control lists.
+    pub acl: AclStart,
 }

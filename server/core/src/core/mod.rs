@@ -9,6 +9,7 @@ mod reads;
 mod replica;
 mod role;
 
+use crate::acl_upkeep;
 use crate::autopilot::{Autopilot, AutopilotInput};
 use crate::cluster::Decision;
 use crate::corruption::{CorruptionChecks, CorruptionInput};
@@ -326,6 +327,10 @@ impl Core {
             self.manage(now, AutopilotInput::Settle, outbox);
             if let Some(raise) = upgrade::wanted_format(&self.view(now), self.replica.config.format) {
                 self.replica.gather_own(raise);
+            }
+            let start = &self.replica.config.cluster_start.acl;
+            if let Some(change) = acl_upkeep::wanted_change(&self.view(now), start, wall) {
+                self.replica.gather_own(change);
             }
             self.manage(now, AutopilotInput::Manage(wall), outbox);
             self.compare(now, CorruptionInput::Tick, outbox);

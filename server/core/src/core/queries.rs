@@ -3,11 +3,13 @@
 use super::Core;
 use crate::raft::log::{Membership, SnapshotMeta};
 use crate::state::Listing;
+use lockmesh_protocol::acl::Rights;
 use lockmesh_protocol::format::FormatError;
 use lockmesh_protocol::id::{LogIndex, ServerId, Term};
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::Reply;
 use lockmesh_protocol::time::Time;
+use std::sync::Arc;
 
 impl Core {
     /// Returns the snapshot that the disk of each initial voter represents before the first start.
@@ -26,13 +28,19 @@ impl Core {
 
     /// Answers a query that may match very many rows: returns at most `limit` bytes, or a listing
     /// to build elsewhere.
-    pub fn query_view(&self, now: Time, query: &Query, limit: usize) -> (LogIndex, Listing) {
+    pub fn query_view(
+        &self,
+        now: Time,
+        query: &Query,
+        limit: usize,
+        rights: Option<&Arc<Rights>>,
+    ) -> (LogIndex, Listing) {
         match query {
             Query::QueuePosition { .. } | Query::RequestOutcome { .. } => {
                 let (index, rows) = self.query(now, query);
-                (index, Listing::Rows(rows))
+                (index, Listing::Rows(rows, false))
             }
-            query => self.replica.state.query_view(query, limit),
+            query => self.replica.state.query_view(query, limit, rights),
         }
     }
 

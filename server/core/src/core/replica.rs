@@ -261,7 +261,7 @@ impl Replica {
 
     /// Returns a command of the leader's own as a proposal.
     pub(super) fn own(&self, command: Command) -> Proposal {
-        Proposal { request: None, at: self.wall, command }
+        Proposal::new(None, self.wall, command)
     }
 
     /// Proposes a command of the leader's own, with no caller to notify.

@@ -85,7 +85,7 @@ impl Core {
             // A leader may have died between its first entry and this one, so each leader that
             // finds none proposes it; only the first counts.
             if self.replica.state.cluster_id().is_empty() {
-                let ClusterStart { cluster_id, servers, lease_key } =
+                let ClusterStart { cluster_id, servers, lease_key, .. } =
                     self.replica.config.cluster_start.clone();
                 self.replica.gather_own(Command::Bootstrap { cluster_id, servers, lease_key });
             }

@@ -4,6 +4,7 @@
 use super::actions::AnswerKind;
 use super::stalls::{WriteHealth, has_other_voters};
 use crate::core::Core;
+use lockmesh_protocol::acl::AclCommand;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{NodeName, RequestId};
 use lockmesh_protocol::lease::{LeaseId, Renewal};
@@ -201,7 +202,8 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::FailNode(_)
         | Command::EndFormerSessions { .. }
         | Command::Reconcile { .. }
-        | Command::ReapMember { .. } => true,
+        | Command::ReapMember { .. }
+        | Command::Acl(AclCommand::ExpireTokens(_)) => true,
         Command::Kv(_)
         | Command::CreateSession(_)
         | Command::DestroySession(_)
@@ -223,7 +225,8 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::AcquireLocks { .. }
         | Command::ConfigureDeadlocks(_)
         | Command::Restricted(_)
-        | Command::ConfigureOperatorHosts(_) => false,
+        | Command::ConfigureOperatorHosts(_)
+        | Command::Acl(_) => false,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::input::Input;
 use crate::raft::log::SnapshotMeta;
 use crate::state::State;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::id::ServerId;
 use lockmesh_protocol::peer::Peer;
 use lockmesh_protocol::rpc::{CallId, Request};
@@ -41,6 +42,8 @@ pub enum Event {
         from: CallRef,
         /// The caller, as authenticated by its certificate.
         peer: Arc<Peer>,
+        /// The client for which its agent sends it.
+        client: acl::Caller,
         /// The request.
         request: Request,
     },

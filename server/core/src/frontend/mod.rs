@@ -25,6 +25,7 @@
 //! | `stalls.rs` | `WriteHealth`: failing and stalled disks |
 //! | `leaders.rs` | `LeaderHistory`: leader changes, and the last contact |
 //! | `mesh.rs` | `GossipKeyAge`, and requests from agents in the mesh |
+//! | `rights.rs` | the judgement of queries and other requests by the access control lists |
 //! | `admission.rs` | permissions and limits of requests |
 //! | `status.rs` | `StatusView`: a read-only view of the server, and replies that describe the server |
 //! | `readiness.rs` | readiness, and the reasons against it, by a `StatusView` |
@@ -47,6 +48,7 @@ mod mesh;
 mod pending;
 mod readiness;
 mod reads;
+mod rights;
 mod servers;
 mod stalls;
 mod status;
@@ -73,6 +75,7 @@ use crate::raft::TICK;
 use admission::Refusal;
 use checkpoints::{Checkpoints, ReaderWanted};
 use leaders::LeaderHistory;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::given_up::NodeAnswer;
@@ -86,6 +89,7 @@ use lockmesh_protocol::rpc::{Request, Response, Unavailable, VIEW_WAIT, ViewId};
 use lockmesh_protocol::time::Time;
 use mesh::GossipKeyAge;
 use pending::{CallKind, Pending, PendingCalls, ReadWanted};
+use rights::DryRun;
 use servers::{Eligibility, ProgramVersions};
 use stalls::{WriteHealth, has_other_voters, servers_behind};
 use status::{StatusView, leader_hint, with_leader_hint};
@@ -103,6 +107,7 @@ struct Call<'a> {
     /// The destination of the reply.
     from: CallRef,
     peer: &'a Peer,
+    client: acl::Caller,
 }
 
 /// Configuration of a frontend.
@@ -141,6 +146,7 @@ pub struct Frontend {
     /// The wall clock, and the time at which it was read.
     wall: (Time, WallTime),
     fault_point: FaultPoint,
+    dry_run: DryRun,
 }
 
 impl Frontend {
@@ -170,6 +176,7 @@ impl Frontend {
             next_tick: now,
             wall: (now, wall),
             fault_point: FaultPoint::default(),
+            dry_run: DryRun::default(),
         }
     }
 
@@ -225,8 +232,8 @@ impl Frontend {
     /// Handles one event.
     pub fn handle(&mut self, now: Time, event: Event, actions: &mut Actions) {
         match event {
-            Event::Call { from, peer, request } => {
-                self.call(&Call { now, from, peer: &peer }, request, actions);
+            Event::Call { from, peer, client, request } => {
+                self.call(&Call { now, from, peer: &peer, client }, request, actions);
             }
             Event::Cancel(call) => {
                 self.pending.cancel(call);
@@ -328,14 +335,15 @@ impl Frontend {
     }
 
     fn call(&mut self, call: &Call<'_>, request: Request, actions: &mut Actions) {
-        let begun = self.check_call(call.peer, &request);
+        let begun = self.check_call(call, &request);
         let begun = begun.and_then(|()| self.begin_call(call, request, actions));
         if let Err(Refusal(why, kind)) = begun {
             actions.answer(call.from, Response::Unavailable(why), kind);
         }
     }
 
-    fn check_call(&self, peer: &Peer, request: &Request) -> Result<(), Refusal> {
+    fn check_call(&mut self, call: &Call<'_>, request: &Request) -> Result<(), Refusal> {
+        let peer = call.peer;
         // First of all: a peer without permission learns nothing about the state.
         if let Some(reason) = denied(peer, request) {
             return Err(Unavailable::Denied(reason).into());
@@ -346,7 +354,7 @@ impl Frontend {
         if !matches!(request, Request::Introduce(_)) {
             self.eligibility.check()?;
         }
-        Ok(())
+        Ok(self.check_rights(call.now, (peer, &call.client), request)?)
     }
 
     /// Begins a call: one arm for each request, so that a new one does not compile without an
@@ -357,14 +365,14 @@ impl Frontend {
         request: Request,
         actions: &mut Actions,
     ) -> Result<(), Refusal> {
-        let Call { now, from, peer } = *call;
+        let Call { now, from, peer, client } = *call;
         let part = |reader, number| PartWanted { reader, number, to: from };
         let mut answer = |response| actions.answer(from, response, AnswerKind::Other);
         match request {
             Request::Propose(request, command) => self.begin_proposal(call, request, command)?,
             Request::Read { query, consistency, blocking } => {
                 let node = peer.node.folded();
-                self.begin_read(call, ReadWanted { node, query, consistency, blocking }, actions)?;
+                self.begin_read(call, ReadWanted { node, client, query, consistency, blocking }, actions)?;
             }
             Request::ReadParts { query, consistency } => self.begin_view(call, query, consistency)?,
             Request::ReadPart { view, after, .. } => self.read_part(now, from, (view, after), actions)?,
@@ -473,7 +481,8 @@ impl Frontend {
     fn begin_view(&mut self, call: &Call<'_>, query: Query, consistency: Consistency) -> Result<(), Refusal> {
         admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
         let (node, deadline) = (call.peer.node.folded(), call.now + VIEW_WAIT);
-        let list = CallKind::ReadParts { node, query, consistency, deadline };
+        let client = call.client;
+        let list = CallKind::ReadParts { node, client, query, consistency, deadline };
         self.forward(call.now, call.from, list, |token| Input::Read(token, consistency));
         Ok(())
     }
@@ -550,7 +559,8 @@ impl Frontend {
     }
 
     fn propose(&mut self, call: &Call<'_>, kind: CallKind, request: Option<RequestId>, command: Command) {
-        let proposal = Proposal { request, at: self.wall_at(call.now), command };
+        let caller = self.caller_of(call.now, (&call.peer.node, call.client), &command);
+        let proposal = Proposal { request, at: self.wall_at(call.now), command, caller };
         self.forward(call.now, call.from, kind, |token| Input::Propose(token, proposal));
     }
 
@@ -709,8 +719,9 @@ impl Frontend {
     fn readable(&mut self, now: Time, token: CallToken, actions: &mut Actions) {
         match self.pending.take(token) {
             Some(Pending::Call(from, CallKind::Read(read))) => self.read(now, from, read, actions),
-            Some(Pending::Call(from, CallKind::ReadParts { node, query, consistency, deadline })) => {
-                self.queue_for_view(WaitingRead { from, node, query, consistency, deadline }, actions);
+            Some(Pending::Call(from, CallKind::ReadParts { node, client, query, consistency, deadline })) => {
+                let read = WaitingRead { from, node, client, query, consistency, deadline };
+                self.queue_for_view(read, actions);
             }
             Some(Pending::Call(from, CallKind::Backup(node))) => {
                 // Of the current applied index: the backup then holds the operator's own earlier

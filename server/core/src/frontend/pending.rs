@@ -2,6 +2,7 @@
 
 use super::event::{CallRef, Caller};
 use crate::input::CallToken;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::lease::NodeLeaseQuery;
 use lockmesh_protocol::query::{Blocking, Consistency, Query};
@@ -23,6 +24,7 @@ pub(super) enum Pending {
 pub(super) struct ReadWanted {
     /// The caller's node, in lower case.
     pub(super) node: NodeName,
+    pub(super) client: acl::Caller,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) blocking: Option<Blocking>,
@@ -37,6 +39,7 @@ pub(super) enum CallKind {
     ReadParts {
         /// The caller's node, in lower case.
         node: NodeName,
+        client: acl::Caller,
         query: Query,
         consistency: Consistency,
         /// The time until which it may wait for a view.
@@ -180,7 +183,8 @@ mod tests {
     fn blocking(from: CallRef) -> Pending {
         let blocking = Some(Blocking { index: LogIndex(1), wait: Duration::from_secs(1) });
         let (node, query, consistency) = ("a1".into(), Query::Nodes, Consistency::Default);
-        let kind = CallKind::Read(ReadWanted { node, query, consistency, blocking });
+        let client = acl::Caller::Agent;
+        let kind = CallKind::Read(ReadWanted { node, client, query, consistency, blocking });
         Pending::Call(from, kind)
     }
 

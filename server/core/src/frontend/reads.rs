@@ -10,6 +10,7 @@ use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::fault_injection::Rule;
 use crate::state::{Listing, LongRead, too_long};
+use lockmesh_protocol::acl;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::query::{Answer, Blocking, Query};
 use lockmesh_protocol::rpc::{MAX_FRAME_BYTES, Response, Unavailable};
@@ -23,12 +24,12 @@ const WATCHES_SHARE: usize = 8;
 impl Frontend {
     /// Answers a read, or parks it if its caller is up to date.
     pub(super) fn read(&mut self, now: Time, from: CallRef, read: ReadWanted, actions: &mut Actions) {
-        let ReadWanted { node, query, consistency, blocking } = read;
+        let ReadWanted { node, client, query, consistency, blocking } = read;
         match blocking {
             // Index 0 requests the current state, as in Consul.
             Some(Blocking { index, wait }) if index.0 > 0 => {
                 let deadline = now + wait.min(LONGEST_WAIT);
-                let parked = Parked { from, node, query, consistency, known: index, deadline };
+                let parked = Parked { from, node, client, query, consistency, known: index, deadline };
                 if self.fault_point.breaks(Rule::ParkedReadsAreLookedAtFirst) {
                     return self.watches.park(parked);
                 }
@@ -37,17 +38,25 @@ impl Frontend {
                 let kind = if wait.is_zero() { AnswerKind::Read } else { AnswerKind::BlockingRead };
                 self.answer_or_park(now, parked, kind, actions);
             }
-            _ => send_rows(&self.view(now), &query, (from, LogIndex(0), AnswerKind::Read), actions),
+            _ => {
+                self.send_rows(now, (&node, &client), &query, (from, LogIndex(0), AnswerKind::Read), actions)
+            }
         }
     }
 
     fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
         // Rows are built only for readers that get a reply.
         if let Some(index) = self.core.replica().state().news(&parked.query, parked.known) {
-            send_rows(&self.view(now), &parked.query, (parked.from, index, kind), actions);
+            self.send_rows(
+                now,
+                (&parked.node, &parked.client),
+                &parked.query,
+                (parked.from, index, kind),
+                actions,
+            );
         } else if parked.deadline <= now {
             // There is no wait, or it is over.
-            send_unchanged(&self.view(now), &parked, kind, actions);
+            self.send_unchanged(now, &parked, kind, actions);
         } else if let Some(what) = self.no_room(&parked.node) {
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
             actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
@@ -68,6 +77,46 @@ impl Frontend {
         is_full.then(|| format!("{max_of_node} blocking queries of this agent are parked here"))
     }
 
+    /// Replies with the current rows that the client may see, under an index of at least `least`.
+    fn send_rows(
+        &mut self,
+        now: Time,
+        (node, client): (&NodeName, &acl::Caller),
+        query: &Query,
+        (to, least, kind): (CallRef, LogIndex, AnswerKind),
+        actions: &mut Actions,
+    ) {
+        let rights = match self.rights_to_read(now, (node, client), query) {
+            Ok(rights) => rights,
+            Err(why) => return actions.answer(to, Response::Unavailable(why), kind),
+        };
+        let view = self.view(now);
+        let (index, listing) = view.core.query_view(now, query, MAX_FRAME_BYTES, rights.as_ref());
+        let own = view.core.replica().state().own_rows(client, rights.as_deref(), query);
+        let listing = own.map_or(listing, |rows| Listing::Rows(rows, false));
+        // At least the index that woke the reader, or it would retry with the same index in a loop.
+        let index = index.max(least);
+        let (known_leader, last_contact) = contact(&view);
+        match listing {
+            Listing::Rows(rows, is_filtered) => {
+                let answer = Answer { index, rows, known_leader, last_contact, is_filtered };
+                actions.answer(to, Response::answer(answer), kind);
+            }
+            Listing::View(view) => {
+                let read = LongRead { index, known_leader, last_contact, view, part: None };
+                actions.long_reads.push((to, read));
+            }
+            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
+        }
+    }
+
+    /// Replies to a reader whose wait is over with the same rows.
+    fn send_unchanged(&mut self, now: Time, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
+        let least = self.core.replica().state().least_index(&parked.query, parked.known);
+        let client = (&parked.node, &parked.client);
+        self.send_rows(now, client, &parked.query, (parked.from, least, kind), actions);
+    }
+
     /// Queues a read in parts: its view begins at the end of the turn, or when another one ends.
     pub(super) fn queue_for_view(&mut self, read: WaitingRead, actions: &mut Actions) {
         let from = read.from;
@@ -79,8 +128,15 @@ impl Frontend {
     /// Begins views while places are free, and replies with their first parts. Refuses requests
     /// that have waited too long.
     pub(super) fn begin_views(&mut self, now: Time, actions: &mut Actions) {
-        while let Some(WaitingRead { from, node, query, .. }) = self.views.take_next(now) {
-            let (index, view) = self.core.replica().state().view(&query);
+        while let Some(WaitingRead { from, node, client, query, .. }) = self.views.take_next(now) {
+            let rights = match self.rights_to_read(now, (&node, &client), &query) {
+                Ok(rights) => rights,
+                Err(why) => {
+                    actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
+                    continue;
+                }
+            };
+            let (index, view) = self.core.replica().state().view(&query, rights.as_ref());
             let (known_leader, last_contact) = contact(&self.view(now));
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
@@ -100,7 +156,7 @@ impl Frontend {
     /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            send_unchanged(&self.view(now), &parked, AnswerKind::BlockingRead, actions);
+            self.send_unchanged(now, &parked, AnswerKind::BlockingRead, actions);
         }
     }
 
@@ -138,34 +194,4 @@ fn contact(view: &StatusView<'_>) -> (bool, Duration) {
     let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
     let behind = view.behind_since.map_or(Duration::ZERO, |since| view.now.since(since));
     (leader.is_some(), last_contact.max(behind))
-}
-
-/// Replies with the current rows, under an index of at least `least`.
-fn send_rows(
-    view: &StatusView<'_>,
-    query: &Query,
-    (to, least, kind): (CallRef, LogIndex, AnswerKind),
-    actions: &mut Actions,
-) {
-    let (index, listing) = view.core.query_view(view.now, query, MAX_FRAME_BYTES);
-    // At least the index that woke the reader, or it would retry with the same index in a loop.
-    let index = index.max(least);
-    let (known_leader, last_contact) = contact(view);
-    match listing {
-        Listing::Rows(rows) => {
-            let answer = Answer { index, rows, known_leader, last_contact, is_filtered: false };
-            actions.answer(to, Response::Answer(answer), kind);
-        }
-        Listing::View(view) => {
-            let read = LongRead { index, known_leader, last_contact, view, part: None };
-            actions.long_reads.push((to, read));
-        }
-        Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
-    }
-}
-
-/// Replies to a reader whose wait is over with the same rows.
-fn send_unchanged(view: &StatusView<'_>, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
-    let least = view.core.replica().state().least_index(&parked.query, parked.known);
-    send_rows(view, &parked.query, (parked.from, least, kind), actions);
 }

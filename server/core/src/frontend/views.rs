@@ -10,6 +10,7 @@
 
 use super::event::{CallRef, Caller};
 use crate::state::LongRead;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::id::{NodeName, ServerId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::rpc::{Unavailable, VIEW_WAIT, ViewId};
@@ -76,6 +77,7 @@ pub(super) struct WaitingRead {
     pub(super) from: CallRef,
     /// The caller's node, in lower case.
     pub(super) node: NodeName,
+    pub(super) client: acl::Caller,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     /// The time at which it is refused.

@@ -6,6 +6,7 @@
 
 use super::event::{CallRef, Caller};
 use crate::state::{ServiceTopic, folded_name};
+use lockmesh_protocol::acl;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{Key, LogIndex, NodeName, SessionId};
 use lockmesh_protocol::query::{Consistency, Query};
@@ -20,6 +21,7 @@ pub(super) struct Parked {
     pub(super) from: CallRef,
     /// The caller's node, in lower case.
     pub(super) node: NodeName,
+    pub(super) client: acl::Caller,
     pub(super) query: Query,
     pub(super) consistency: Consistency,
     pub(super) known: LogIndex,
@@ -50,6 +52,9 @@ enum Topic {
     Coordinates,
     Service(ServiceTopic),
     PreparedQueries,
+    AclSettings,
+    /// Tokens, policies and roles.
+    AclRows,
     /// The bound sessions of a node, by folded name.
     BindingsOf(NodeName),
     Everything,
@@ -142,6 +147,10 @@ impl Watches {
             }
             Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
             Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
+            Change::AclSettings(_) => self.touch_topic(&Topic::AclSettings),
+            Change::Token(..) | Change::Policy(..) | Change::Role(..) => {
+                return self.touch_topic(&Topic::AclRows);
+            }
             Change::Binding(node, ..) => return self.touch_topic(&Topic::BindingsOf(node.clone())),
             Change::Cleared => self.touch_all(),
             // Other changes move no query's index and wake no reader.
@@ -307,6 +316,9 @@ fn topics(query: &Query) -> Vec<Topic> {
         Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
             vec![Topic::PreparedQueries]
         }
+        Query::AclSettings => vec![Topic::AclSettings],
+        Query::Tokens(_) | Query::Policies(_) | Query::Roles(_) => vec![Topic::AclRows],
+        Query::Rights | Query::OwnToken => vec![Topic::AclRows, Topic::AclSettings],
         Query::HeldEntry { key, session } => {
             vec![Topic::Key(key.clone()), Topic::Hold(key.clone(), *session)]
         }
@@ -338,7 +350,8 @@ mod tests {
         let deadline = Time(0) + Duration::from_secs(call);
         let (from, known) = (self::call(call), LogIndex(1));
         let node = "a1".into();
-        watches.park(Parked { from, node, query, consistency: Consistency::Default, known, deadline });
+        let (client, consistency) = (acl::Caller::Agent, Consistency::Default);
+        watches.park(Parked { from, node, client, query, consistency, known, deadline });
     }
 
     fn woken(watches: &mut Watches, change: &Change) -> Vec<u64> {

@@ -212,7 +212,7 @@ fn relayed_renewals_rejected_on_leader_change() {
 
 /// Applies a command to a state.
 fn apply(state: &mut State, index: u64, command: Command) {
-    let proposal = Proposal { request: None, at: WallTime(0), command };
+    let proposal = Proposal::new(None, WallTime(0), command);
     state.apply(LogIndex(index), TERM, &proposal, &mut Vec::new());
 }
 

@@ -24,6 +24,7 @@
 //! | `replies` | the table of kept replies; exactly once |
 //! | `roster` | the servers of the quorum |
 //! | `gossip` | the members of the mesh, and its keys |
+//! | `acl/` | access control lists: their tables, and the judgement of requests by them |
 //! | `rights` | writes about other nodes, and the operator hosts |
 //! | `prepared_query` | prepared queries: their names, their ends, look-ups |
 //! | `restore` | a backup replaces all data |
@@ -35,6 +36,7 @@
 //! **Invariants:** nothing here reads a clock: a TTL, a lock-delay or a wait is data, and its end
 //! is a command. Nothing depends on hash order. A state rebuilt from its rows equals the original.
 
+mod acl;
 mod agent;
 mod catalog;
 mod cell;
@@ -80,6 +82,7 @@ use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use acl::{Acl, visible};
 pub use cell::CELL_AGENTS_MAX;
 pub use deadlock::DeadlockCounts;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};

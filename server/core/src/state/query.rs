@@ -3,6 +3,7 @@
 //! Index 0 means that no write has happened. Queries change nothing.
 
 use super::State;
+use super::acl::acl_index;
 use super::catalog::Catalog;
 use super::deadlock;
 use super::entry::lock_of;
@@ -132,6 +133,12 @@ impl State {
             Query::PreparedQueries | Query::PreparedQuery(_) | Query::ResolvePreparedQuery(_) => {
                 self.table_index(Table::PreparedQueries)
             }
+            Query::AclSettings
+            | Query::Rights
+            | Query::OwnToken
+            | Query::Tokens(_)
+            | Query::Policies(_)
+            | Query::Roles(_) => acl_index(self, query),
         }
     }
 
@@ -196,6 +203,12 @@ impl State {
             Query::ResolvePreparedQuery(text) => {
                 Rows::PreparedQueries(self.resolved_query(text).cloned().into_iter().collect())
             }
+            Query::AclSettings
+            | Query::Rights
+            | Query::OwnToken
+            | Query::Tokens(_)
+            | Query::Policies(_)
+            | Query::Roles(_) => self.query_acl(query),
             _ => self.catalog.rows_of(query),
         }
     }

@@ -83,7 +83,8 @@ fn gather_part(step: &mut Step<'_>, id: u64, number: u32, rows: &[Change]) -> Re
     if !rows.iter().all(is_row) {
         return Err(RestoreError::NotARow(number));
     }
-    let wanted: Vec<Change> = rows.iter().filter(|row| is_data(row) || is_of_cluster(row)).cloned().collect();
+    let wanted: Vec<Change> =
+        rows.iter().filter(|row| is_data(row) || is_of_cluster(row) || is_of_acl(row)).cloned().collect();
     step.set(Change::RestorePart(id, number, Some(format::encode(&wanted).into())));
     Ok(())
 }
@@ -155,6 +156,9 @@ fn keep_ours(step: &mut Step<'_>, ours: &State, backup: &State) {
     // The larger of both: a token must be above all that were ever granted, here or there.
     step.set(Change::Fence(ours.fence.max(Fence(theirs))));
     ours.rows().filter(is_ours).for_each(|row| step.set(row));
+    // A backup neither opens the cluster nor brings back a deleted token.
+    let acl = if ours.acl.is_in_use() { &ours.acl } else { &backup.acl };
+    acl.rows().for_each(|row| step.set(row));
 }
 
 /// Restores a current agent's node as alive, against the backup.
@@ -287,6 +291,9 @@ fn is_row(change: &Change) -> bool {
         Change::RestorePart(_, _, row) => row.is_some(),
         Change::Server(_, row) => row.is_some(),
         Change::PreparedQuery(_, row) => row.is_some(),
+        Change::Token(_, row) => row.is_some(),
+        Change::Policy(_, row) => row.is_some(),
+        Change::Role(_, row) => row.is_some(),
         Change::Binding(_, _, row) => row.is_some(),
         Change::LockRequest(_, row) => row.is_some(),
         Change::SharedHold(_, _, row) => row.is_some(),
@@ -303,6 +310,7 @@ fn is_row(change: &Change) -> bool {
         | Change::Autopilot(..)
         | Change::Deadlocks(_)
         | Change::OperatorHosts(_)
+        | Change::AclSettings(_)
         | Change::Format(_)
         | Change::ForgottenTombstones(_) => true,
         Change::Cleared | Change::TreeDeleted(_) => false,
@@ -333,6 +341,11 @@ fn is_data(row: &Change) -> bool {
 /// Returns whether a row of a backup identifies its cluster or that cluster's positions.
 fn is_of_cluster(row: &Change) -> bool {
     matches!(row, Change::TableIndex(..) | Change::Fence(_) | Change::ClusterId(_))
+}
+
+/// Returns whether a row is of the access control lists.
+fn is_of_acl(row: &Change) -> bool {
+    matches!(row, Change::AclSettings(_) | Change::Token(..) | Change::Policy(..) | Change::Role(..))
 }
 
 /// Returns whether a row belongs to the agents or servers, which stay.

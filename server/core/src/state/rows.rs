@@ -3,6 +3,7 @@
 //! `State::set_row` is the only code that alters a row. It must never fail and never decide
 //! anything.
 
+use super::acl::Acl;
 use super::catalog::{Catalog, CheckKey, ServiceKey};
 use super::deadlock;
 use super::invalidation::Losses;
@@ -23,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Every table whose last change is tracked, ordered by number.
-pub(super) const TABLES: [Table; 9] = [
+pub(super) const TABLES: [Table; 13] = [
     Table::Entries,
     Table::Tombstones,
     Table::Sessions,
@@ -33,6 +34,10 @@ pub(super) const TABLES: [Table; 9] = [
     Table::NodeDeletions,
     Table::Coordinates,
     Table::PreparedQueries,
+    Table::Tokens,
+    Table::Policies,
+    Table::Roles,
+    Table::AclSettings,
 ];
 
 /// The replicated state.
@@ -65,6 +70,7 @@ pub struct State {
     pub(super) deadlocks: Arc<Deadlocks>,
     /// The nodes whose agents may send operator requests; all if it is empty.
     pub(super) operator_hosts: Arc<BTreeSet<NodeName>>,
+    pub(super) acl: Acl,
     /// The gathered parts of restores, by restore and number.
     pub(super) restore_parts: BTreeMap<(u64, u32), Bytes>,
     /// The fault points of tests.
@@ -121,6 +127,10 @@ impl State {
             Change::Binding(node, id, binding) => self.sessions.load_binding(node, id, binding),
             Change::Deadlocks(deadlocks) => self.deadlocks = deadlocks,
             Change::OperatorHosts(hosts) => self.operator_hosts = hosts,
+            Change::AclSettings(settings) => self.acl.load_settings(settings),
+            Change::Token(accessor, token) => self.acl.load_token(accessor, token),
+            Change::Policy(id, policy) => self.acl.load_policy(id, policy),
+            Change::Role(id, role) => self.acl.load_role(id, role),
         }
     }
 
@@ -135,6 +145,7 @@ impl State {
             .chain(self.replies.rows())
             .chain(self.losses.rows())
             .chain(self.prepared_queries.rows())
+            .chain(self.acl.rows())
             .chain(
                 restore_parts
                     .map(|((id, number), rows)| Change::RestorePart(*id, *number, Some(rows.clone()))),
@@ -206,6 +217,10 @@ impl State {
             | Change::Autopilot(..)
             | Change::RestorePart(..)
             | Change::TreeDeleted(_)
+            | Change::AclSettings(_)
+            | Change::Token(..)
+            | Change::Policy(..)
+            | Change::Role(..)
             | Change::Format(_)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }

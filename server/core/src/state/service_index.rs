@@ -229,7 +229,7 @@ mod tests {
         fn apply(&mut self, command: Command) -> LogIndex {
             self.index += 1;
             let (index, at) = (LogIndex(self.index), WallTime(1));
-            let proposal = Proposal { request: None, at, command };
+            let proposal = Proposal::new(None, at, command);
             self.touched.clear();
             let (changes, removed) = (&mut Vec::new(), &mut Removed::default());
             let outputs = Outputs { changes, removed, services: &mut self.touched };

@@ -4,6 +4,7 @@
 //! its changes never diverge.
 
 use super::State;
+use super::acl;
 use super::agent::register_agent;
 use super::catalog::{deregister, register};
 use super::deadlock::configure_deadlocks;
@@ -28,6 +29,7 @@ use super::session::{
 };
 use super::tombstone::reap_tombstones;
 use super::txn::txn;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{AgentNumber, Key, LogIndex, Term, WallTime};
@@ -58,6 +60,8 @@ pub(super) struct Step<'a> {
     pub(super) at: WallTime,
     /// The agent that sent the command.
     pub(super) origin: Option<AgentNumber>,
+    /// The client for which it was sent, or the agent itself.
+    pub(super) caller: Caller,
     changes: &'a mut Vec<Change>,
     /// The rows that were removed in bulk.
     removed: &'a mut Removed,
@@ -91,7 +95,7 @@ impl<'a> Step<'a> {
         // With the base before this command: a restore changes it explicitly.
         let index = LogIndex(log_index.0 + state.index_base);
         let (freed, vacated, services) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let (origin, undo) = (None, None);
+        let (origin, caller, undo) = (None, Caller::Agent, None);
         Self {
             state,
             index,
@@ -99,6 +103,7 @@ impl<'a> Step<'a> {
             term,
             at,
             origin,
+            caller,
             changes,
             removed,
             touched_services,
@@ -116,10 +121,11 @@ impl<'a> Step<'a> {
 
     /// Executes a new command, and grants every lock with waiters that it freed.
     pub(super) fn execute(&mut self, command: &Command) -> Reply {
-        let reply = match refusal(self, command) {
-            Some(refusal) => Reply::Refused(refusal),
-            None => self.carry_out(command),
-        };
+        let refused = refusal(self, command).map(Reply::Refused).or_else(|| acl::refusal(self, command));
+        let reply = refused.unwrap_or_else(|| {
+            let reply = self.carry_out(command);
+            acl::without_hidden_results(self, reply)
+        });
         // Last: no lock is granted that the same command acquires, or to a session that it ends.
         grant_freed(self);
         move_service_indexes(self);
@@ -175,6 +181,7 @@ impl<'a> Step<'a> {
             Command::ConfigureDeadlocks(policy) => configure_deadlocks(self, *policy),
             Command::Restricted(command) => restricted(self, command),
             Command::ConfigureOperatorHosts(hosts) => configure_operator_hosts(self, hosts),
+            Command::Acl(command) => reply_or_refusal(acl::change_acl(self, command)),
             Command::AcquireLocks { locks, session, wait } => {
                 let wait = (!wait.is_zero()).then_some(*wait);
                 reply_or_refusal(acquire_locks(self, locks, *session, wait))

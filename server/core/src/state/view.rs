@@ -4,8 +4,9 @@
 //! The server's loop must be quick: few rows are built at once, very many not at all. A whole
 //! answer that is too long is mostly detected before any of its rows is read.
 
-use super::State;
 use super::pages::{Pages, TreeRow};
+use super::{State, acl};
+use lockmesh_protocol::acl::Rights;
 use lockmesh_protocol::command::{KvVerb, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex};
 use lockmesh_protocol::query::{Answer, Query, Rows};
@@ -20,8 +21,8 @@ const FEW: (usize, usize) = (256, 64 << 10);
 /// The answer to a query.
 #[derive(Clone, Debug)]
 pub enum Listing {
-    /// The rows.
-    Rows(Rows),
+    /// The rows, and `true` if some are left out that the caller may not see.
+    Rows(Rows, bool),
     /// A snapshot from which many rows are built.
     View(View),
     /// The rows exceed the maximum size of an answer.
@@ -36,9 +37,9 @@ pub struct View(ViewSource);
 enum ViewSource {
     /// All keys, and the selection of the wanted ones. It costs only the pages that change while it
     /// exists.
-    Keys { entries: Pages<Arc<Entry>>, prefix: Key, wanted: WantedRows },
-    /// Other rows, which are shared with the state.
-    Rows(Arc<Rows>),
+    Keys { entries: Pages<Arc<Entry>>, prefix: Key, wanted: WantedRows, rights: Option<Arc<Rights>> },
+    /// Other rows, which are shared with the state, and `true` if some are left out.
+    Rows(Arc<Rows>, bool),
 }
 
 #[derive(Clone, Debug)]
@@ -65,8 +66,13 @@ pub struct LongRead {
 
 impl State {
     /// Answers a query with its index, and with rows up to `limit` bytes or a snapshot to build
-    /// them from.
-    pub fn query_view(&self, query: &Query, limit: usize) -> (LogIndex, Listing) {
+    /// them from. Rows that these rights do not show are left out.
+    pub fn query_view(
+        &self,
+        query: &Query,
+        limit: usize,
+        rights: Option<&Arc<Rights>>,
+    ) -> (LogIndex, Listing) {
         let (prefix, wanted) = match query {
             Query::Entries(prefix) => (prefix, WantedRows::Entries),
             Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
@@ -75,26 +81,35 @@ impl State {
                 return (self.index_of(query), Listing::TooLong);
             }
             _ => {
-                let (index, rows) = self.query(query);
-                return (index, Listing::Rows(rows));
+                let (rows, is_filtered) = self.rows_for(query, rights);
+                return (self.index_of(query), Listing::Rows(rows, is_filtered));
             }
         };
         let (count, bytes) = self.keys.entries.size_under(prefix.as_str());
         let listing = match wanted {
             WantedRows::Entries if bytes > limit => Listing::TooLong,
             // Passing very few rows to another thread costs more than building them.
-            _ if count <= FEW.0 && bytes <= FEW.1 => Listing::Rows(self.query(query).1),
-            wanted => Listing::View(self.keys_view(prefix, wanted)),
+            wanted if count <= FEW.0 && bytes <= FEW.1 => {
+                let view = self.keys_view(prefix, wanted, rights);
+                view.rows(limit)
+                    .map_or(Listing::TooLong, |(rows, is_filtered)| Listing::Rows(rows, is_filtered))
+            }
+            wanted => Listing::View(self.keys_view(prefix, wanted, rights)),
         };
         (self.index_of(query), listing)
     }
 
     /// Answers a query with its index and a snapshot to build the rows from, whole or in parts.
-    pub fn view(&self, query: &Query) -> (LogIndex, View) {
+    pub fn view(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (LogIndex, View) {
         let view = match query {
-            Query::Entries(prefix) => self.keys_view(prefix, WantedRows::Entries),
-            Query::Keys { prefix, separator } => self.keys_view(prefix, WantedRows::Names(separator.clone())),
-            _ => View(ViewSource::Rows(Arc::new(self.query(query).1))),
+            Query::Entries(prefix) => self.keys_view(prefix, WantedRows::Entries, rights),
+            Query::Keys { prefix, separator } => {
+                self.keys_view(prefix, WantedRows::Names(separator.clone()), rights)
+            }
+            _ => {
+                let (rows, is_filtered) = self.rows_for(query, rights);
+                View(ViewSource::Rows(Arc::new(rows), is_filtered))
+            }
         };
         // Not below the index that woke the reader, or it would retry with the same index in a
         // loop.
@@ -107,8 +122,18 @@ impl State {
         self.keys.entries.replaced_bytes() + self.catalog.replaced.0 + self.prepared_queries.replaced.0
     }
 
-    fn keys_view(&self, prefix: &Key, wanted: WantedRows) -> View {
-        View(ViewSource::Keys { entries: self.keys.entries.clone(), prefix: prefix.clone(), wanted })
+    fn keys_view(&self, prefix: &Key, wanted: WantedRows, rights: Option<&Arc<Rights>>) -> View {
+        let (entries, prefix, rights) = (self.keys.entries.clone(), prefix.clone(), rights.cloned());
+        View(ViewSource::Keys { entries, prefix, wanted, rights })
+    }
+
+    /// The rows of a query that these rights show, and `true` if some are left out.
+    fn rows_for(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
+        match (rights, query) {
+            (Some(rights), Query::Txn(ops)) => (Rows::Txn(self.read_txn_as(rights, ops)), false),
+            (Some(rights), _) => acl::visible(self, rights, self.query(query).1),
+            (None, _) => (self.query(query).1, false),
+        }
     }
 
     /// A lower bound of the size of the trees that a transaction reads, in bytes.
@@ -122,54 +147,75 @@ impl State {
 }
 
 impl View {
-    /// Builds the rows; `None` if they exceed `limit` bytes.
-    pub fn rows(&self, limit: usize) -> Option<Rows> {
-        match &self.0 {
-            ViewSource::Keys { entries, prefix, wanted: WantedRows::Entries } => {
-                let entries = entries.under(prefix.as_str()).map(|(_, entry)| entry.clone());
-                Some(Rows::Entries(entries.collect()))
+    /// Builds the rows, with `true` if some are left out; `None` if they exceed `limit` bytes.
+    pub fn rows(&self, limit: usize) -> Option<(Rows, bool)> {
+        let (entries, prefix, wanted, rights) = match &self.0 {
+            ViewSource::Keys { entries, prefix, wanted, rights } => {
+                (entries, prefix.as_str(), wanted, rights)
             }
-            ViewSource::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
-                let prefix = prefix.as_str();
-                names(entries.under(prefix).map(|(key, _)| key), prefix, separator, limit)
-            }
-            ViewSource::Rows(rows) => Some(Rows::clone(rows)),
-        }
+            ViewSource::Rows(rows, is_filtered) => return Some((Rows::clone(rows), *is_filtered)),
+        };
+        let mut is_filtered = false;
+        let visible = entries.under(prefix).filter(|(key, _)| {
+            let is_shown = shows(rights, key);
+            is_filtered |= !is_shown;
+            is_shown
+        });
+        let rows = match wanted {
+            WantedRows::Entries => Rows::Entries(visible.map(|(_, entry)| entry.clone()).collect()),
+            WantedRows::Names(separator) => names(visible.map(|(key, _)| key), prefix, separator, limit)?,
+        };
+        Some((rows, is_filtered))
     }
 
-    /// Builds the part that begins at a position, of about `size` bytes. Returns the position of
-    /// the next part, if any.
-    pub fn part(&self, after: u64, size: usize) -> (Rows, Option<u64>) {
+    /// Builds the part that begins at a position, of about `size` bytes, with `true` if rows are
+    /// left out. Returns the position of the next part, if any.
+    pub fn part(&self, after: u64, size: usize) -> (Rows, Option<u64>, bool) {
         let after = usize::try_from(after).unwrap_or(usize::MAX);
-        let (rows, next) = match &self.0 {
-            ViewSource::Keys { entries, prefix, wanted: WantedRows::Entries } => {
-                let rows = entries.under_after(prefix.as_str(), after);
-                let (rows, count) = taken(rows, size, |(key, entry)| entry.least_bytes(key));
-                let next = after + count;
-                let rows = rows.into_iter().map(|(_, entry)| entry.clone()).collect();
-                (Rows::Entries(rows), (next < entries.size_under(prefix.as_str()).0).then_some(next))
+        let (entries, prefix, wanted, rights) = match &self.0 {
+            ViewSource::Keys { entries, prefix, wanted, rights } => {
+                (entries, prefix.as_str(), wanted, rights)
             }
-            ViewSource::Keys { entries, prefix, wanted: WantedRows::Names(separator) } => {
-                let prefix = prefix.as_str();
-                // The last key of the part before: its name may continue.
-                let known = after.checked_sub(1).and_then(|last| entries.under_after(prefix, last).next());
-                let known = known.map(|(key, _)| cut(key.as_str(), prefix.len(), separator));
-                let keys = entries.under_after(prefix, after).map(|(key, _)| key);
-                let (keys, count) = taken(keys, size, |key| key.as_str().len());
-                let mut names: Vec<String> = Vec::new();
-                for key in keys {
+            ViewSource::Rows(rows, is_filtered) => {
+                let (rows, next) = rows.part(after, size);
+                return (rows, next.map(|next| next as u64), *is_filtered);
+            }
+        };
+        let (taken, count) = taken(entries.under_after(prefix, after), size, |(key, entry)| match wanted {
+            WantedRows::Entries => entry.least_bytes(key),
+            WantedRows::Names(_) => key.as_str().len(),
+        });
+        let shown = taken.into_iter().filter(|(key, _)| shows(rights, key));
+        let (rows, shown_count) = match wanted {
+            WantedRows::Entries => {
+                let rows: Vec<_> = shown.map(|(_, entry)| entry.clone()).collect();
+                let count = rows.len();
+                (Rows::Entries(rows), count)
+            }
+            WantedRows::Names(separator) => {
+                // The last name of the part before may continue. Keys that are not shown have none.
+                let before = (0..after).rev().filter_map(|at| entries.under_after(prefix, at).next());
+                let known = before.map(|(key, _)| key).find(|key| shows(rights, key));
+                let known = known.map(|key| cut(key.as_str(), prefix.len(), separator));
+                let (mut names, mut count): (Vec<String>, _) = (Vec::new(), 0);
+                for (key, _) in shown {
+                    count += 1;
                     let name = cut(key.as_str(), prefix.len(), separator);
                     if names.last().map(String::as_str).or(known) != Some(name) {
                         names.push(name.into());
                     }
                 }
-                let next = after + count;
-                (Rows::Keys(names), (next < entries.size_under(prefix).0).then_some(next))
+                (Rows::Keys(names), count)
             }
-            ViewSource::Rows(rows) => rows.part(after, size),
         };
-        (rows, next.map(|next| next as u64))
+        let next = after + count;
+        let next = (next < entries.size_under(prefix).0).then_some(next as u64);
+        (rows, next, shown_count < count)
     }
+}
+
+fn shows(rights: &Option<Arc<Rights>>, key: &Key) -> bool {
+    rights.as_ref().is_none_or(|rights| acl::may_read_key(rights, key))
 }
 
 /// Takes rows of up to about `size` bytes, and returns their number.
@@ -191,13 +237,13 @@ impl LongRead {
     pub fn into_response(self, limit: usize, part_size: usize) -> Response {
         let Self { index, known_leader, last_contact, view, part } = self;
         if let Some((id, after)) = part {
-            let (rows, next) = view.part(after, part_size);
-            let answer = Answer { index, rows, known_leader, last_contact, is_filtered: false };
-            return Response::AnswerPart(Box::new(AnswerPart { answer, view: id, next }));
+            let (rows, next, is_filtered) = view.part(after, part_size);
+            let answer = Answer { index, rows, known_leader, last_contact, is_filtered };
+            return Response::part(AnswerPart { answer, view: id, next });
         }
         match view.rows(limit) {
-            Some(rows) => {
-                Response::Answer(Answer { index, rows, known_leader, last_contact, is_filtered: false })
+            Some((rows, is_filtered)) => {
+                Response::answer(Answer { index, rows, known_leader, last_contact, is_filtered })
             }
             None => too_long(limit),
         }

@@ -81,6 +81,7 @@ pub(crate) fn command(line: &str) -> Result<Option<Command>, String> {
             let min_quorum = u32::try_from(words.number()?).map_err(|error| error.to_string())?;
             Command::ConfigureAutopilot(Autopilot { min_quorum, ..Autopilot::default() }, expected)
         }
+        other if let Some(command) = super::acl::command(other, &mut words)? => Command::Acl(command),
         other => match (member_command(other, &mut words)?, kv_command(other, &mut words)?) {
             (Some(command), _) => command,
             (None, Some(command)) => Command::Kv(command),

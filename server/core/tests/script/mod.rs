@@ -6,8 +6,10 @@
 //! | `words` | a line as words and options |
 //! | `commands` | parses commands |
 //! | `queries` | parses queries, and formats their answers |
+//! | `acl` | access control lists |
 //! | `show` | formats replies and rows |
 
+pub(crate) mod acl;
 pub(crate) mod commands;
 pub(crate) mod player;
 pub(crate) mod queries;

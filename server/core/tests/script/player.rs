@@ -1,6 +1,6 @@
 //! Plays commands on a state and checks it.
 
-use super::{commands, queries, show};
+use super::{acl, commands, queries, show};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::command::{Command, RestoreStep};
@@ -45,6 +45,14 @@ impl Player {
                 let command = commands::command(rest)?.ok_or("what command?")?;
                 Ok(self.propose(Some(request_id(request)?), command))
             }
+            // `by t1 as 1.1.1 put a x`
+            "by" if let Some((name, (request, line))) =
+                rest.split_once(" as ").and_then(|(name, rest)| Some((name, rest.split_once(' ')?))) =>
+            {
+                let command = commands::command(line)?.ok_or("what command?")?;
+                let proposal = Proposal::new(Some(request_id(request)?), WallTime(1_000), command);
+                Ok(self.apply(acl::by(acl::caller(name), proposal)))
+            }
             _ => match commands::command(line)? {
                 Some(command) => Ok(self.propose(None, command)),
                 None => queries::answer(&self.state, line)?.ok_or_else(|| format!("what is {verb:?}?")),
@@ -66,7 +74,7 @@ impl Player {
     }
 
     fn propose(&mut self, request: Option<RequestId>, command: Command) -> Vec<String> {
-        self.apply(Proposal { request, at: WallTime(1_000), command })
+        self.apply(Proposal::new(request, WallTime(1_000), command))
     }
 
     fn apply(&mut self, proposal: Proposal) -> Vec<String> {

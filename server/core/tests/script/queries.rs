@@ -1,12 +1,12 @@
 //! Parses queries of the script language, and formats their answers.
 
 use super::commands::txn_op;
-use super::show;
 use super::words::Words;
+use super::{acl, show};
 use crate::names::session;
 use lockmesh_core::State;
 use lockmesh_protocol::deadlock::{AwaitedLock, LockWait};
-use lockmesh_protocol::id::{Key, LogIndex, NodeName, QueryId};
+use lockmesh_protocol::id::{Key, LogIndex, NodeName, QueryId, WallTime};
 use lockmesh_protocol::query::{LockInfo, Query, Rows};
 use lockmesh_protocol::record::CheckStatus;
 
@@ -15,11 +15,29 @@ pub(crate) fn answer(state: &State, line: &str) -> Result<Option<Vec<String>>, S
     if let Some(rest) = line.strip_prefix("news ") {
         return news(state, rest).map(Some);
     }
+    if let Some(rest) = line.strip_prefix("by ") {
+        return answer_as(state, rest).map(Some);
+    }
     let Some(query) = query(line)? else { return Ok(None) };
     let (index, rows) = state.query(&query);
     let mut lines = vec![format!("index {index}")];
     lines.extend(show_rows(&rows).into_iter().map(|line| format!("  {line}")));
     Ok(Some(lines))
+}
+
+/// The answer to a caller: `by t1 list a/`.
+fn answer_as(state: &State, line: &str) -> Result<Vec<String>, String> {
+    let (name, question) = line.split_once(' ').ok_or("the caller is missing")?;
+    let query = query(question)?.ok_or_else(|| format!("what is {question:?}?"))?;
+    let answer = acl::answer(state, (&acl::caller(name), "n1"), WallTime(1_000), &query);
+    Ok(match answer {
+        Err(refused) => vec![format!("refused: {refused}")],
+        Ok((rows, is_filtered)) => {
+            let first = if is_filtered { "filtered" } else { "whole" };
+            let rows = show_rows(&rows).into_iter().map(|line| format!("  {line}"));
+            std::iter::once(first.into()).chain(rows).collect()
+        }
+    })
 }
 
 /// The answer to a client that knows everything up to an index: `news 7 list web/`.
@@ -64,6 +82,12 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "waits" => Query::Waits(Key::from(words.word_or_empty())),
         "found-deadlocks" => Query::Deadlocks,
         "list-operator-hosts" => Query::OperatorHosts,
+        "list-tokens" => Query::Tokens(None),
+        "list-policies" => Query::Policies(None),
+        "list-roles" => Query::Roles(None),
+        "show-acl" => Query::AclSettings,
+        "rights" => Query::Rights,
+        "own-token" => Query::OwnToken,
         "losses" => Query::Losses,
         "agents" => Query::Agents,
         "gossip-key" => Query::GossipKey,
@@ -137,6 +161,9 @@ fn show_rows(rows: &Rows) -> Vec<String> {
                 format!("{}, {}", show::deadlock(row), if *exists { "exists" } else { "is over" })
             });
             std::iter::once(format!("policy {policy:?}")).chain(found).collect()
+        }
+        Rows::AclSettings(_) | Rows::Rights(_) | Rows::Tokens(_) | Rows::Policies(_) | Rows::Roles(_) => {
+            acl::rows(rows)
         }
         Rows::OperatorHosts(rows) => rows.iter().map(ToString::to_string).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),

@@ -28,6 +28,9 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Server(id) => format!("server {id}"),
         Reply::Refused(refusal) => format!("refused: {refusal}"),
         Reply::GossipKey(number) => format!("gossip key {number}"),
+        Reply::Token(row) => super::acl::show_token(row),
+        Reply::Policy(row) => super::acl::show_policy(row),
+        Reply::Role(row) => super::acl::show_role(row),
         Reply::GrantedAll(fences) => {
             let fences: Vec<String> = fences.iter().map(ToString::to_string).collect();
             format!("true, fences {}", fences.join(", "))
@@ -153,6 +156,9 @@ pub(crate) fn change(change: &Change) -> String {
         ),
         Change::LastServer(id) => format!("last server: {id}"),
         Change::OperatorHosts(hosts) => operator_hosts(hosts),
+        Change::AclSettings(_) | Change::Token(..) | Change::Policy(..) | Change::Role(..) => {
+            super::acl::row(change)
+        }
         Change::Autopilot(autopilot, index) => {
             format!("autopilot: at least {} voters, since {index}", autopilot.min_quorum)
         }

@@ -85,7 +85,7 @@ fn nothing() -> PeerMessage {
 
 fn put(key: &str) -> Input {
     let command = Command::Kv(KvCommand::Set(entry(key)));
-    Input::Propose(CallToken(1), Proposal { request: None, at: WallTime(1), command })
+    Input::Propose(CallToken(1), Proposal::new(None, WallTime(1), command))
 }
 
 #[test]

@@ -38,7 +38,7 @@ impl Fleet {
 
     fn apply(&mut self, command: Command) -> Reply {
         self.index += 1;
-        let proposal = Proposal { request: None, at: WallTime(0), command };
+        let proposal = Proposal::new(None, WallTime(0), command);
         self.state.apply(LogIndex(self.index), Term(1), &proposal, &mut Vec::new()).reply.clone()
     }
 

@@ -11,6 +11,7 @@ use lockmesh_core::raft::TICK;
 use lockmesh_core::raft::log::{LogWrite, SnapshotMeta};
 use lockmesh_core::raft::message::{MessageKind, PeerMessage};
 use lockmesh_core::{Core, Input, State};
+use lockmesh_protocol::acl;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{
     AgentRegistration, Command, KvCommand, KvVerb, NewEntry, RestoreStep, TxnKv, TxnOp,
@@ -364,7 +365,10 @@ impl Cluster {
     pub(crate) fn begin(&mut self, id: ServerId, peer: &Arc<Peer>, request: Request) -> CallRef {
         self.last_call += 1;
         let from = CallRef { caller: Caller(1), call: CallId(self.last_call) };
-        self.turn(id, Some(Event::Call { from, peer: Arc::clone(peer), request }));
+        self.turn(
+            id,
+            Some(Event::Call { from, peer: Arc::clone(peer), client: acl::Caller::Agent, request }),
+        );
         from
     }
 

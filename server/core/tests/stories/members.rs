@@ -168,7 +168,7 @@ impl Cluster {
 
     pub(crate) fn command(&mut self, command: Command) -> Reply {
         let leader = self.leader();
-        let proposal = Proposal { request: None, at: WallTime(1), command };
+        let proposal = Proposal::new(None, WallTime(1), command);
         let token = self.ask(leader, |token| Input::Propose(token, proposal));
         match self.answer(leader, token) {
             Response::Applied(Applied { reply, .. }) => reply.clone(),

@@ -182,7 +182,7 @@ impl Quorum {
         self.asked.insert(token, key.into());
         let entry = NewEntry { key: key.into(), value: Default::default(), flags: 0 };
         let command = Command::Kv(KvCommand::Set(entry));
-        let proposal = Proposal { request: None, at: WallTime(1), command };
+        let proposal = Proposal::new(None, WallTime(1), command);
         self.input(leader, Input::Propose(token, proposal), faults);
     }
 

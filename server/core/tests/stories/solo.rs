@@ -256,7 +256,7 @@ impl Solo {
     pub(crate) fn propose(&mut self, command: Command) -> CallToken {
         let token = self.token();
         let at = WallTime(1);
-        self.input(Input::Propose(token, Proposal { request: None, at, command }));
+        self.input(Input::Propose(token, Proposal::new(None, at, command)));
         token
     }
 

@@ -4,6 +4,7 @@
 use crate::frontend::{Cluster, agent};
 use lockmesh_core::frontend::{CallRef, Caller, Event};
 use lockmesh_core::raft::TICK;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry, Registration};
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::query::{Consistency, Query, Rows};
@@ -106,7 +107,7 @@ impl Lists {
         self.last_call += 1;
         let from = CallRef { caller: Caller(caller), call: CallId(self.last_call) };
         let peer = agent(&format!("a{}", caller % 100));
-        self.cluster.turn(self.server, Some(Event::Call { from, peer, request }));
+        self.cluster.turn(self.server, Some(Event::Call { from, peer, client: acl::Caller::Agent, request }));
         self.cluster.deliver();
         from
     }
@@ -361,7 +362,7 @@ fn view_is_bound_to_connection() {
     let mut other = |call, request| {
         let from = CallRef { caller: Caller(2), call: CallId(call) };
         let peer = agent("a1");
-        cluster.turn(leader, Some(Event::Call { from, peer, request }));
+        cluster.turn(leader, Some(Event::Call { from, peer, client: acl::Caller::Agent, request }));
         cluster.answer(leader, from).expect("it is answered at once").clone()
     };
     let stolen = other(1, next(&first));

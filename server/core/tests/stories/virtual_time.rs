@@ -12,7 +12,7 @@ fn one_turn_shares_one_write() {
     let mut outbox = Outbox::default();
     for number in 0..100 {
         let command = Command::Kv(KvCommand::Set(entry(&format!("key-{number}"))));
-        let proposal = Proposal { request: None, at: WallTime(1), command };
+        let proposal = Proposal::new(None, WallTime(1), command);
         let token = solo.token();
         solo.core.handle(solo.now, Input::Propose(token, proposal), &mut outbox);
     }

@@ -64,10 +64,7 @@ impl Leader {
         leader.turn([Input::Tick(WallTime(1))]);
         let node = Node { id: "5a0f2b6e-3c60-4d3f-9d5c-000000000001".into(), ..node("n1") };
         let register = Command::RegisterAgent(AgentRegistration::of(node));
-        leader.turn([Input::Propose(
-            CallToken(1),
-            Proposal { request: None, at: WallTime(1), command: register },
-        )]);
+        leader.turn([Input::Propose(CallToken(1), Proposal::new(None, WallTime(1), register))]);
         leader
     }
 
@@ -79,7 +76,7 @@ impl Leader {
             sequence: self.sequence,
             lowest: self.sequence.saturating_sub(256).max(1),
         };
-        Input::Propose(CallToken(1), Proposal { request: Some(request), at: WallTime(1), command })
+        Input::Propose(CallToken(1), Proposal::new(Some(request), WallTime(1), command))
     }
 
     fn turn(&mut self, inputs: impl IntoIterator<Item = Input>) {

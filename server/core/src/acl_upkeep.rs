@@ -1,0 +1,59 @@
+//! The leader's own changes of the access control lists: their configured start, and the ends of
+//! tokens.
+
+use crate::cluster::ClusterView;
+use lockmesh_protocol::acl::record::GLOBAL_MANAGEMENT;
+use lockmesh_protocol::acl::{AclCommand, AclMode, AclSettings, Links, NewToken};
+use lockmesh_protocol::command::Command;
+use lockmesh_protocol::id::{LogIndex, WallTime};
+use sha2::{Digest, Sha256};
+
+/// The format version with access control lists.
+const SINCE: u8 = 11;
+
+/// The access control lists of a cluster that has none yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AclStart {
+    /// The settings.
+    pub settings: AclSettings,
+    /// The secret of the first management token; need not be a UUID.
+    pub initial_management: Option<String>,
+}
+
+/// Returns the next change that the leader makes, if any. Called once per tick on a leader that
+/// serves.
+pub(crate) fn wanted_change(view: &ClusterView<'_>, start: &AclStart, wall: WallTime) -> Option<Command> {
+    let acl = view.state.acl();
+    if view.state.format() < SINCE {
+        return None;
+    }
+    let change = if start.settings.mode != AclMode::Off && *acl.settings() == AclSettings::default() {
+        AclCommand::Configure(start.settings.clone())
+    } else if acl.settings().bootstrap_index == LogIndex(0)
+        && acl.settings().mode != AclMode::Off
+        && let Some(secret) = &start.initial_management
+    {
+        AclCommand::Bootstrap(Box::new(initial_management(secret)), None)
+    } else if acl.first_end().is_some_and(|end| end <= wall) {
+        AclCommand::ExpireTokens(wall)
+    } else {
+        return None;
+    };
+    let is_one_on_its_way = view.proposals.is_on_its_way(|command| matches!(command, Command::Acl(_)));
+    (!is_one_on_its_way).then_some(Command::Acl(change))
+}
+
+fn initial_management(secret: &str) -> NewToken {
+    // Every leader derives the same id, and nobody the secret from it.
+    let digest = Sha256::digest(format!("accessor of {secret}"));
+    let hex: String = digest[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    NewToken {
+        accessor: parts.join("-"),
+        secret: secret.into(),
+        description: "Initial Management Token".into(),
+        links: Links { policies: vec![GLOBAL_MANAGEMENT.into()], ..Links::default() },
+        is_local: false,
+        expires_at: None,
+    }
+}
