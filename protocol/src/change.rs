@@ -8,7 +8,7 @@
 //! **Invariant:** no change contains a change; otherwise a peer could nest them until its
 //! receiver's stack overflows.
 
-use crate::acl::{AclSettings, Policy, Role, Token};
+use crate::acl::{AclSettings, AuthMethod, BindingRule, Policy, Role, Token};
 use crate::deadlock::Deadlocks;
 use crate::id::{
     AgentNumber, CheckId, Fence, Key, LogIndex, NodeName, QueryId, ServerId, ServiceId, SessionId,
@@ -112,6 +112,10 @@ pub enum Change {
     Policy(String, Option<Arc<Policy>>),
     /// A role, under its id in lower case.
     Role(String, Option<Arc<Role>>),
+    /// An auth method, under its name in lower case.
+    AuthMethod(String, Option<Arc<AuthMethod>>),
+    /// A binding rule, under its id in lower case.
+    BindingRule(String, Option<Arc<BindingRule>>),
 }
 
 impl Change {
@@ -134,6 +138,8 @@ impl Change {
                 Reply::Token(_)
                 | Reply::Policy(_)
                 | Reply::Role(_)
+                | Reply::AuthMethod(_)
+                | Reply::BindingRule(_)
                 | Reply::Refused(Refusal::NoAccess(_) | Refusal::Acl(_) | Refusal::AclBootstrap(_)) => 11,
                 Reply::GrantedAll(_) | Reply::Refused(Refusal::Lock(_)) => 8,
                 _ => 1,
@@ -144,7 +150,12 @@ impl Change {
             Self::LockRequest(..) | Self::SharedHold(..) | Self::SharedDelay(..) => 8,
             Self::Deadlocks(_) => 9,
             Self::OperatorHosts(_) => 10,
-            Self::AclSettings(_) | Self::Token(..) | Self::Policy(..) | Self::Role(..) => 11,
+            Self::AclSettings(_)
+            | Self::Token(..)
+            | Self::Policy(..)
+            | Self::Role(..)
+            | Self::AuthMethod(..)
+            | Self::BindingRule(..) => 11,
             // Also the removal of a loss or a reply: it has no content of a newer version.
             _ => 1,
         }
@@ -180,6 +191,8 @@ pub enum Table {
     Roles,
     /// The settings of the access control lists.
     AclSettings,
+    /// Auth methods and binding rules.
+    AuthMethods,
 }
 
 impl Table {
@@ -187,7 +200,7 @@ impl Table {
     pub fn since(self) -> u8 {
         match self {
             Self::Coordinates | Self::PreparedQueries => 6,
-            Self::Tokens | Self::Policies | Self::Roles | Self::AclSettings => 11,
+            Self::Tokens | Self::Policies | Self::Roles | Self::AclSettings | Self::AuthMethods => 11,
             _ => 1,
         }
     }

@@ -173,7 +173,9 @@ fn since(query: &Query) -> Dialect {
         | Query::OwnToken
         | Query::Tokens(_)
         | Query::Policies(_)
-        | Query::Roles(_) => Dialect::Tenth,
+        | Query::Roles(_)
+        | Query::AuthMethods(_)
+        | Query::BindingRules(_) => Dialect::Tenth,
         _ => Dialect::First,
     }
 }

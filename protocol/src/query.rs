@@ -1,6 +1,6 @@
 //! Queries of the state, and their results.
 
-use crate::acl::{AclSettings, Policy, Rights, Role, Token};
+use crate::acl::{AclSettings, AuthMethod, BindingRule, Policy, Rights, Role, Token};
 use crate::command::{KvVerb, TxnOp};
 use crate::deadlock::{Deadlock, DeadlockPolicy, LockWait};
 use crate::id::{Fence, Key, LogIndex, NodeName, QueryId, SessionId, WallTime};
@@ -129,6 +129,10 @@ pub enum Query {
     Policies(Option<String>),
     /// All roles, or the one with this id or name.
     Roles(Option<String>),
+    /// All auth methods, or the one with this name.
+    AuthMethods(Option<String>),
+    /// All binding rules, or the one with this id.
+    BindingRules(Option<String>),
 }
 
 impl Query {
@@ -161,7 +165,8 @@ impl Query {
             | Self::Waits(_)
             | Self::Tokens(_)
             | Self::Policies(_)
-            | Self::Roles(_) => true,
+            | Self::Roles(_)
+            | Self::BindingRules(_) => true,
             // The other operations read one row each, of a limited number.
             Self::Txn(ops) => ops.iter().any(|op| matches!(op, TxnOp::Kv(op) if op.verb == KvVerb::GetTree)),
             Self::Entry(_)
@@ -181,6 +186,7 @@ impl Query {
             | Self::Deadlocks
             | Self::OperatorHosts
             | Self::AclSettings
+            | Self::AuthMethods(_)
             | Self::Rights
             | Self::OwnToken => false,
         }
@@ -288,6 +294,10 @@ pub enum Rows {
     Policies(Vec<Arc<Policy>>),
     /// Roles, each with the names of its policies.
     Roles(Vec<(Arc<Role>, LinkNames)>),
+    /// Auth methods.
+    AuthMethods(Vec<Arc<AuthMethod>>),
+    /// Binding rules.
+    BindingRules(Vec<Arc<BindingRule>>),
 }
 
 /// The names of the policies and roles that a token or a role links, in the order of its links.
@@ -324,6 +334,8 @@ impl Rows {
             Self::Tokens(rows) => rows.len(),
             Self::Policies(rows) => rows.len(),
             Self::Roles(rows) => rows.len(),
+            Self::AuthMethods(rows) => rows.len(),
+            Self::BindingRules(rows) => rows.len(),
             Self::Node(_)
             | Self::Txn(_)
             | Self::QueuePosition(_)
@@ -375,6 +387,8 @@ impl Rows {
             Self::Tokens(rows) => part(rows, limits, Self::Tokens),
             Self::Policies(rows) => part(rows, limits, Self::Policies),
             Self::Roles(rows) => part(rows, limits, Self::Roles),
+            Self::AuthMethods(rows) => part(rows, limits, Self::AuthMethods),
+            Self::BindingRules(rows) => part(rows, limits, Self::BindingRules),
             whole @ (Self::Node(None)
             | Self::Txn(_)
             | Self::QueuePosition(_)

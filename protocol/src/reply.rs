@@ -4,7 +4,7 @@
 //! result and part of the reply; [`crate::rpc::Unavailable`] means that there is no result;
 //! anything fatal stops the process.
 
-use crate::acl::{NoAccess, Policy, Role, Token};
+use crate::acl::{AuthMethod, BindingRule, NoAccess, Policy, Role, Token};
 use crate::id::{AgentNumber, CheckId, Fence, Generation, Key, LogIndex, NodeName, ServerId, SessionId};
 use crate::lease::{LeaseId, LeaseSecret};
 use crate::record::{Check, Entry, Node, Service};
@@ -75,6 +75,10 @@ pub enum Reply {
     Policy(Arc<Policy>),
     /// A role as it is now.
     Role(Arc<Role>),
+    /// An auth method as it is now.
+    AuthMethod(Arc<AuthMethod>),
+    /// A binding rule as it is now.
+    BindingRule(Arc<BindingRule>),
 }
 
 /// One element of a transaction's results. Stored: only appended to.

@@ -1,10 +1,12 @@
 //! Access control lists: who sends a request, the tables that say what it may do, and the refusals.
 //! The rules and their precedence are Consul's.
 
+pub mod peer;
 pub mod record;
 pub mod rights;
 pub mod rules;
 
+pub use peer::{AuthMethod, BindType, BindingRule, NewBindingRule, UnixPeer};
 pub use record::{
     AclCommand, AclMode, AclSettings, DefaultPolicy, Links, NewPolicy, NewRole, NewToken, NodeIdentity,
     Policy, Role, ServiceIdentity, TemplatedPolicy, Token,
@@ -15,6 +17,7 @@ pub use rules::{Access, Level, Resource, Rule, Rules};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::sync::Arc;
 
 /// The SHA-256 of a token's secret. Requests and log entries have it instead of the secret.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -36,7 +39,7 @@ impl fmt::Debug for SecretHash {
 }
 
 /// The identity with which an agent sends a request. Stored: only appended to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Caller {
     /// The agent itself, for its own node.
     #[default]
@@ -45,4 +48,6 @@ pub enum Caller {
     Anonymous,
     /// A client with a token.
     Token(SecretHash),
+    /// A client without a token, whose user the kernel names.
+    Peer(Arc<UnixPeer>),
 }

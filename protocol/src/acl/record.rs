@@ -1,6 +1,7 @@
 //! The tables of the access control lists, and the commands that change them.
 
 use super::SecretHash;
+use super::peer::NewBindingRule;
 use super::rules::{Level, Resource, Rule, Rules};
 use crate::id::{LogIndex, WallTime};
 use serde::{Deserialize, Serialize};
@@ -73,6 +74,8 @@ pub struct AclSettings {
     pub key_list_policy: bool,
     /// Set if a lock also needs `session:write` on its session's node.
     pub session_ownership: bool,
+    /// Set if users bound on every host may change the access control lists and the servers.
+    pub peer_management: bool,
     /// The datacenter of the cluster: policies and identities of others do not count.
     pub datacenter: String,
     /// The index of the bootstrap, which a reset must name; 0 before it.
@@ -258,6 +261,16 @@ pub enum AclCommand {
     UpdateRole(Box<NewRole>),
     /// Deletes a role, by id, and all links to it. An unknown one is a success.
     DeleteRole(String),
+    /// Creates or replaces an auth method.
+    SetAuthMethod(String, String),
+    /// Deletes an auth method with its binding rules. An unknown one is a success.
+    DeleteAuthMethod(String),
+    /// Creates a binding rule.
+    CreateBindingRule(Box<NewBindingRule>),
+    /// Replaces a binding rule.
+    UpdateBindingRule(Box<NewBindingRule>),
+    /// Deletes a binding rule, by id. An unknown one is a success.
+    DeleteBindingRule(String),
     /// Deletes all tokens that end at this time or before. Only the leader sends it.
     ExpireTokens(WallTime),
 }

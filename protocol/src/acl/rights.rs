@@ -16,6 +16,15 @@ pub enum Who {
     Anonymous,
     /// The token with this accessor id.
     Token(String),
+    /// A user of a host.
+    Peer {
+        /// Its number.
+        uid: u32,
+        /// Its name; empty if the host knows none.
+        user: String,
+        /// The host's node.
+        node: NodeName,
+    },
 }
 
 /// The reason why a request is refused. Stored: only appended to.
@@ -49,6 +58,7 @@ fn lacks(who: &Who, resource: Resource, access: Access, name: Option<&str>) -> S
         Who::Anonymous => format!(
             "anonymous token {lacks}. The anonymous token is used implicitly when a request does not specify a token."
         ),
+        Who::Peer { uid, user, node } => format!("unix peer '{user}' (uid {uid}) on node '{node}' {lacks}"),
         Who::Token(accessor) => format!("token with AccessorID '{accessor}' {lacks}"),
     }
 }

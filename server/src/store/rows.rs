@@ -127,6 +127,8 @@ fn address(change: &Change) -> Option<(RowAddress<'_>, bool)> {
         Change::Token(accessor, row) => (b'T', RowName::Text(accessor), row.is_some()),
         Change::Policy(id, row) => (b'P', RowName::Text(id), row.is_some()),
         Change::Role(id, row) => (b'L', RowName::Text(id), row.is_some()),
+        Change::AuthMethod(name, row) => (b'M', RowName::Text(name), row.is_some()),
+        Change::BindingRule(id, row) => (b'U', RowName::Text(id), row.is_some()),
         Change::Cleared | Change::TreeDeleted(_) => return None,
     };
     Some((RowAddress(kind, name), present))
@@ -221,6 +223,7 @@ fn table_number(table: Table) -> u64 {
         Table::Policies => 10,
         Table::Roles => 11,
         Table::AclSettings => 12,
+        Table::AuthMethods => 13,
     }
 }
 

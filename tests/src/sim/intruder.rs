@@ -66,7 +66,7 @@ impl Intruder {
 
     fn own_write(&self, stage: &mut Stage) -> Request {
         let key = format!("{OWN_KEYS}{}", stage.draw.below(3)).into();
-        put(key)
+        put(stage, key)
     }
 
     fn change_of_rights(&self, stage: &mut Stage) -> AclCommand {
@@ -128,7 +128,10 @@ impl Intruder {
                 let id = SessionId::from_random(bytes);
                 command(Command::CreateSession(SessionSpec::of(id, node.as_str().into())))
             }
-            4 => put(lock_key(stage)),
+            4 => {
+                let key = lock_key(stage);
+                put(stage, key)
+            }
             5 => command(Command::Acl(AclCommand::DeleteToken(LIMITED.into()))),
             6 => read(Query::Entries(Key::from(""))),
             7 => read(Query::Sessions),
@@ -177,8 +180,10 @@ pub fn caller(secret: &str) -> Caller {
     if secret.is_empty() { Caller::Anonymous } else { Caller::Token(SecretHash::of(secret)) }
 }
 
-fn put(key: Key) -> Request {
-    let new = NewEntry { key, value: Bytes::from_static(b"intruder"), flags: 0 };
+fn put(stage: &mut Stage, key: Key) -> Request {
+    // Unique, as all values: see the invariant `outcomes`.
+    let value = format!("intruder {:x}", stage.draw.bits()).into();
+    let new = NewEntry { key, value, flags: 0 };
     Request::Propose(None, Command::Kv(KvCommand::Set(new)))
 }
 

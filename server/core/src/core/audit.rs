@@ -139,6 +139,11 @@ fn action_of_acl(command: &AclCommand) -> &'static str {
         AclCommand::CreateRole(_) => "create role",
         AclCommand::UpdateRole(_) => "update role",
         AclCommand::DeleteRole(_) => "delete role",
+        AclCommand::SetAuthMethod(..) => "set auth method",
+        AclCommand::DeleteAuthMethod(_) => "delete auth method",
+        AclCommand::CreateBindingRule(_) => "create binding rule",
+        AclCommand::UpdateBindingRule(_) => "update binding rule",
+        AclCommand::DeleteBindingRule(_) => "delete binding rule",
         AclCommand::ExpireTokens(_) => "expire tokens",
     }
 }
@@ -161,6 +166,11 @@ fn object_of_acl(command: &AclCommand) -> String {
         AclCommand::DeleteToken(id) | AclCommand::DeletePolicy(id) | AclCommand::DeleteRole(id) => {
             format!("{id:?}")
         }
+        AclCommand::SetAuthMethod(name, _) | AclCommand::DeleteAuthMethod(name) => format!("{name:?}"),
+        AclCommand::CreateBindingRule(rule) | AclCommand::UpdateBindingRule(rule) => {
+            format!("{:?} {:?} {:?}", rule.id, rule.selector, rule.bind_name)
+        }
+        AclCommand::DeleteBindingRule(id) => format!("{id:?}"),
         AclCommand::ExpireTokens(_) => String::new(),
     }
 }

@@ -107,7 +107,7 @@ struct Call<'a> {
     /// The destination of the reply.
     from: CallRef,
     peer: &'a Peer,
-    client: acl::Caller,
+    client: &'a acl::Caller,
 }
 
 /// Configuration of a frontend.
@@ -233,7 +233,7 @@ impl Frontend {
     pub fn handle(&mut self, now: Time, event: Event, actions: &mut Actions) {
         match event {
             Event::Call { from, peer, client, request } => {
-                self.call(&Call { now, from, peer: &peer, client }, request, actions);
+                self.call(&Call { now, from, peer: &peer, client: &client }, request, actions);
             }
             Event::Cancel(call) => {
                 self.pending.cancel(call);
@@ -354,7 +354,7 @@ impl Frontend {
         if !matches!(request, Request::Introduce(_)) {
             self.eligibility.check()?;
         }
-        Ok(self.check_rights(call.now, (peer, &call.client), request)?)
+        Ok(self.check_rights(call.now, (peer, call.client), request)?)
     }
 
     /// Begins a call: one arm for each request, so that a new one does not compile without an
@@ -372,7 +372,11 @@ impl Frontend {
             Request::Propose(request, command) => self.begin_proposal(call, request, command)?,
             Request::Read { query, consistency, blocking } => {
                 let node = peer.node.folded();
-                self.begin_read(call, ReadWanted { node, client, query, consistency, blocking }, actions)?;
+                self.begin_read(
+                    call,
+                    ReadWanted { node, client: client.clone(), query, consistency, blocking },
+                    actions,
+                )?;
             }
             Request::ReadParts { query, consistency } => self.begin_view(call, query, consistency)?,
             Request::ReadPart { view, after, .. } => self.read_part(now, from, (view, after), actions)?,
@@ -481,7 +485,7 @@ impl Frontend {
     fn begin_view(&mut self, call: &Call<'_>, query: Query, consistency: Consistency) -> Result<(), Refusal> {
         admission::check_parts(&query).map_err(|why| Refusal(why, AnswerKind::Read))?;
         let (node, deadline) = (call.peer.node.folded(), call.now + VIEW_WAIT);
-        let client = call.client;
+        let client = call.client.clone();
         let list = CallKind::ReadParts { node, client, query, consistency, deadline };
         self.forward(call.now, call.from, list, |token| Input::Read(token, consistency));
         Ok(())

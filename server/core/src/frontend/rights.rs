@@ -102,7 +102,7 @@ impl Frontend {
     pub(super) fn caller_of(
         &mut self,
         now: Time,
-        (node, client): (&NodeName, Caller),
+        (node, client): (&NodeName, &Caller),
         command: &Command,
     ) -> Caller {
         let state = self.core.replica().state();
@@ -112,11 +112,11 @@ impl Frontend {
             return Caller::Agent;
         }
         if mode == AclMode::Log
-            && let Some(refused) = state.judge(&client, node, self.wall_at(now), command)
+            && let Some(refused) = state.judge(client, node, self.wall_at(now), command)
         {
             self.dry_run.log(now, node, &in_words(&refused));
         }
-        client
+        client.clone()
     }
 }
 

@@ -148,7 +148,11 @@ impl Watches {
             Change::Coordinate(..) => return self.touch_topic(&Topic::Coordinates),
             Change::PreparedQuery(..) => return self.touch_topic(&Topic::PreparedQueries),
             Change::AclSettings(_) => self.touch_topic(&Topic::AclSettings),
-            Change::Token(..) | Change::Policy(..) | Change::Role(..) => {
+            Change::Token(..)
+            | Change::Policy(..)
+            | Change::Role(..)
+            | Change::AuthMethod(..)
+            | Change::BindingRule(..) => {
                 return self.touch_topic(&Topic::AclRows);
             }
             Change::Binding(node, ..) => return self.touch_topic(&Topic::BindingsOf(node.clone())),
@@ -317,7 +321,11 @@ fn topics(query: &Query) -> Vec<Topic> {
             vec![Topic::PreparedQueries]
         }
         Query::AclSettings => vec![Topic::AclSettings],
-        Query::Tokens(_) | Query::Policies(_) | Query::Roles(_) => vec![Topic::AclRows],
+        Query::Tokens(_)
+        | Query::Policies(_)
+        | Query::Roles(_)
+        | Query::AuthMethods(_)
+        | Query::BindingRules(_) => vec![Topic::AclRows],
         Query::Rights | Query::OwnToken => vec![Topic::AclRows, Topic::AclSettings],
         Query::HeldEntry { key, session } => {
             vec![Topic::Key(key.clone()), Topic::Hold(key.clone(), *session)]

@@ -138,7 +138,9 @@ impl State {
             | Query::OwnToken
             | Query::Tokens(_)
             | Query::Policies(_)
-            | Query::Roles(_) => acl_index(self, query),
+            | Query::Roles(_)
+            | Query::AuthMethods(_)
+            | Query::BindingRules(_) => acl_index(self, query),
         }
     }
 
@@ -208,7 +210,9 @@ impl State {
             | Query::OwnToken
             | Query::Tokens(_)
             | Query::Policies(_)
-            | Query::Roles(_) => self.query_acl(query),
+            | Query::Roles(_)
+            | Query::AuthMethods(_)
+            | Query::BindingRules(_) => self.query_acl(query),
             _ => self.catalog.rows_of(query),
         }
     }

@@ -99,7 +99,7 @@ pub(super) fn answer(step: &mut Step<'_>, proposal: &Proposal) -> Arc<Applied> {
         return repeated(step, &proposal.command, kept.clone());
     }
     step.origin = Some(request.agent);
-    step.caller = proposal.caller;
+    step.caller = proposal.caller.clone();
     let reply = step.execute(&proposal.command);
     let applied = Arc::new(Applied { index: step.index, reply });
     // In one entry with the command: no crash can separate the effect from its reply.

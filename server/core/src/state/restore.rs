@@ -294,6 +294,8 @@ fn is_row(change: &Change) -> bool {
         Change::Token(_, row) => row.is_some(),
         Change::Policy(_, row) => row.is_some(),
         Change::Role(_, row) => row.is_some(),
+        Change::AuthMethod(_, row) => row.is_some(),
+        Change::BindingRule(_, row) => row.is_some(),
         Change::Binding(_, _, row) => row.is_some(),
         Change::LockRequest(_, row) => row.is_some(),
         Change::SharedHold(_, _, row) => row.is_some(),
@@ -345,7 +347,15 @@ fn is_of_cluster(row: &Change) -> bool {
 
 /// Returns whether a row is of the access control lists.
 fn is_of_acl(row: &Change) -> bool {
-    matches!(row, Change::AclSettings(_) | Change::Token(..) | Change::Policy(..) | Change::Role(..))
+    matches!(
+        row,
+        Change::AclSettings(_)
+            | Change::Token(..)
+            | Change::Policy(..)
+            | Change::Role(..)
+            | Change::AuthMethod(..)
+            | Change::BindingRule(..)
+    )
 }
 
 /// Returns whether a row belongs to the agents or servers, which stay.

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// Every table whose last change is tracked, ordered by number.
-pub(super) const TABLES: [Table; 13] = [
+pub(super) const TABLES: [Table; 14] = [
     Table::Entries,
     Table::Tombstones,
     Table::Sessions,
@@ -38,6 +38,7 @@ pub(super) const TABLES: [Table; 13] = [
     Table::Policies,
     Table::Roles,
     Table::AclSettings,
+    Table::AuthMethods,
 ];
 
 /// The replicated state.
@@ -131,6 +132,7 @@ impl State {
             Change::Token(accessor, token) => self.acl.load_token(accessor, token),
             Change::Policy(id, policy) => self.acl.load_policy(id, policy),
             Change::Role(id, role) => self.acl.load_role(id, role),
+            change @ (Change::AuthMethod(..) | Change::BindingRule(..)) => self.acl.load_binding(change),
         }
     }
 
@@ -221,6 +223,8 @@ impl State {
             | Change::Token(..)
             | Change::Policy(..)
             | Change::Role(..)
+            | Change::AuthMethod(..)
+            | Change::BindingRule(..)
             | Change::Format(_)
             | Change::Cleared => unreachable!("no command that may fail half-way changes {change:?}"),
         }

@@ -5,13 +5,16 @@ use super::words::Words;
 use crate::names::session;
 use lockmesh_core::state::visible;
 use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
 use lockmesh_protocol::acl::{
-    AclCommand, AclMode, AclSettings, Caller, DefaultPolicy, Level, Links, NewPolicy, NewRole, NewToken,
-    NodeIdentity, Policy, Resource, Role, Rule, SecretHash, ServiceIdentity, Token,
+    AclCommand, AclMode, AclSettings, AuthMethod, BindType, BindingRule, Caller, DefaultPolicy, Level, Links,
+    NewBindingRule, NewPolicy, NewRole, NewToken, NodeIdentity, Policy, Resource, Role, Rule, SecretHash,
+    ServiceIdentity, Token, UnixPeer,
 };
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, WallTime};
 use lockmesh_protocol::query::{Query, Rows};
+use std::sync::Arc;
 
 /// Parses a line as a command; `None` if its first word is none of them.
 pub(crate) fn command(verb: &str, words: &mut Words) -> Result<Option<AclCommand>, String> {
@@ -35,6 +38,11 @@ pub(crate) fn command(verb: &str, words: &mut Words) -> Result<Option<AclCommand
         "role" => AclCommand::CreateRole(Box::new(role(words)?)),
         "update-role" => AclCommand::UpdateRole(Box::new(role(words)?)),
         "delete-role" => AclCommand::DeleteRole(id(&words.word()?)),
+        "auth-method" => AclCommand::SetAuthMethod(words.word()?, String::new()),
+        "delete-auth-method" => AclCommand::DeleteAuthMethod(words.word()?),
+        "bind" => AclCommand::CreateBindingRule(Box::new(binding(words)?)),
+        "update-bind" => AclCommand::UpdateBindingRule(Box::new(binding(words)?)),
+        "delete-bind" => AclCommand::DeleteBindingRule(id(&words.word()?)),
         "expire-tokens" => AclCommand::ExpireTokens(WallTime(words.number()?)),
         _ => return Ok(None),
     }))
@@ -44,8 +52,46 @@ pub(crate) fn command(verb: &str, words: &mut Words) -> Result<Option<AclCommand
 pub(crate) fn caller(name: &str) -> Caller {
     match name {
         "anonymous" => Caller::Anonymous,
+        name if let Some(peer) = peer(name) => Caller::Peer(Arc::new(peer)),
         name => Caller::Token(SecretHash::of(&secret(name))),
     }
+}
+
+/// A user such as `deploy/1001/wheel`: its name, its number and its groups; behind a `?` the default
+/// token.
+fn peer(text: &str) -> Option<UnixPeer> {
+    let (text, otherwise) = text.split_once('?').map_or((text, None), |(text, token)| (text, Some(token)));
+    let mut parts = text.split('/');
+    let (user, uid) = (parts.next()?, parts.next()?.parse().ok()?);
+    Some(UnixPeer {
+        uid,
+        gid: uid,
+        user: user.into(),
+        group: user.into(),
+        groups: parts.map(str::to_owned).collect(),
+        otherwise: otherwise.map(|token| SecretHash::of(&secret(token))),
+    })
+}
+
+/// A binding rule such as `b1 peers policy jobs user:deploy node:n1`: all conditions hold, those
+/// behind a `!` do not.
+fn binding(words: &mut Words) -> Result<NewBindingRule, String> {
+    let (name, method) = (words.word()?, words.word()?);
+    let bind_type = if words.word()? == "role" { BindType::Role } else { BindType::Policy };
+    let bind_name = words.word()?;
+    let (mut selector, mut steps) = (String::new(), Vec::new());
+    loop {
+        let text = words.word_or_empty();
+        let condition = text.strip_prefix('!').unwrap_or(&text);
+        let Some((field, value)) = condition.split_once(':') else { break };
+        let is_first = steps.is_empty();
+        steps.push(SelectorStep::Has(PeerField::named(field).ok_or("what field?")?, value.into()));
+        steps.extend(text.starts_with('!').then_some(SelectorStep::Not));
+        steps.extend((!is_first).then_some(SelectorStep::And));
+        selector += &text;
+    }
+    let description = String::new();
+    Ok(NewBindingRule { id: id(&name), description, method, selector, steps, bind_type, bind_name })
 }
 
 /// Answers a query of a caller on a node, as a server would.
@@ -97,6 +143,7 @@ fn settings(words: &mut Words) -> Result<AclSettings, String> {
         default_policy: if is_deny { DefaultPolicy::Deny } else { DefaultPolicy::Allow },
         key_list_policy: words.option("list-policy").is_some(),
         session_ownership: words.option("ownership").is_some(),
+        peer_management: words.option("peer-management").is_some(),
         datacenter: "dc1".into(),
         bootstrap_index: LogIndex(0),
     })
@@ -162,6 +209,10 @@ pub(crate) fn row(change: &Change) -> String {
         Change::Policy(_, Some(row)) => show_policy(row),
         Change::Role(id, None) => format!("role {id} is gone"),
         Change::Role(_, Some(row)) => show_role(row),
+        Change::AuthMethod(name, None) => format!("auth method {name} is gone"),
+        Change::AuthMethod(_, Some(row)) => show_method(row),
+        Change::BindingRule(id, None) => format!("binding rule {id} is gone"),
+        Change::BindingRule(_, Some(row)) => show_binding(row),
         other => unreachable!("{other:?} is shown elsewhere"),
     }
 }
@@ -177,6 +228,8 @@ pub(crate) fn rows(rows: &Rows) -> Vec<String> {
         Rows::Tokens(rows) => rows.iter().map(|(row, _)| show_token(row)).collect(),
         Rows::Policies(rows) => rows.iter().map(|row| show_policy(row)).collect(),
         Rows::Roles(rows) => rows.iter().map(|(row, _)| show_role(row)).collect(),
+        Rows::AuthMethods(rows) => rows.iter().map(|row| show_method(row)).collect(),
+        Rows::BindingRules(rows) => rows.iter().map(|row| show_binding(row)).collect(),
         other => unreachable!("{other:?} are shown elsewhere"),
     }
 }
@@ -208,6 +261,15 @@ pub(crate) fn show_policy(row: &Policy) -> String {
 
 pub(crate) fn show_role(row: &Role) -> String {
     format!("role {} {}{}", row.id, row.name, show_links(&row.links))
+}
+
+pub(crate) fn show_method(row: &AuthMethod) -> String {
+    format!("auth method {} of type {}", row.name, row.kind)
+}
+
+pub(crate) fn show_binding(row: &BindingRule) -> String {
+    let NewBindingRule { id, method, selector, bind_type, bind_name, .. } = &row.spec;
+    format!("binding rule {id} of {method}: {selector:?} to {bind_type:?} {bind_name}")
 }
 
 fn show_links(links: &Links) -> String {

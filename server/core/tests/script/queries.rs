@@ -85,6 +85,8 @@ fn query(line: &str) -> Result<Option<Query>, String> {
         "list-tokens" => Query::Tokens(None),
         "list-policies" => Query::Policies(None),
         "list-roles" => Query::Roles(None),
+        "list-auth-methods" => Query::AuthMethods(None),
+        "list-binding-rules" => Query::BindingRules(None),
         "show-acl" => Query::AclSettings,
         "rights" => Query::Rights,
         "own-token" => Query::OwnToken,
@@ -162,9 +164,13 @@ fn show_rows(rows: &Rows) -> Vec<String> {
             });
             std::iter::once(format!("policy {policy:?}")).chain(found).collect()
         }
-        Rows::AclSettings(_) | Rows::Rights(_) | Rows::Tokens(_) | Rows::Policies(_) | Rows::Roles(_) => {
-            acl::rows(rows)
-        }
+        Rows::AclSettings(_)
+        | Rows::Rights(_)
+        | Rows::Tokens(_)
+        | Rows::Policies(_)
+        | Rows::Roles(_)
+        | Rows::AuthMethods(_)
+        | Rows::BindingRules(_) => acl::rows(rows),
         Rows::OperatorHosts(rows) => rows.iter().map(ToString::to_string).collect(),
         Rows::Losses(rows) => rows.iter().map(|row| show::loss(row)).collect(),
         Rows::QueuePosition(reply) => show::reply(reply),

@@ -31,6 +31,8 @@ pub(crate) fn reply(reply: &Reply) -> Vec<String> {
         Reply::Token(row) => super::acl::show_token(row),
         Reply::Policy(row) => super::acl::show_policy(row),
         Reply::Role(row) => super::acl::show_role(row),
+        Reply::AuthMethod(row) => super::acl::show_method(row),
+        Reply::BindingRule(row) => super::acl::show_binding(row),
         Reply::GrantedAll(fences) => {
             let fences: Vec<String> = fences.iter().map(ToString::to_string).collect();
             format!("true, fences {}", fences.join(", "))
@@ -156,9 +158,12 @@ pub(crate) fn change(change: &Change) -> String {
         ),
         Change::LastServer(id) => format!("last server: {id}"),
         Change::OperatorHosts(hosts) => operator_hosts(hosts),
-        Change::AclSettings(_) | Change::Token(..) | Change::Policy(..) | Change::Role(..) => {
-            super::acl::row(change)
-        }
+        Change::AclSettings(_)
+        | Change::Token(..)
+        | Change::Policy(..)
+        | Change::Role(..)
+        | Change::AuthMethod(..)
+        | Change::BindingRule(..) => super::acl::row(change),
         Change::Autopilot(autopilot, index) => {
             format!("autopilot: at least {} voters, since {index}", autopilot.min_quorum)
         }

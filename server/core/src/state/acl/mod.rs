@@ -3,6 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `bind` | auth methods and binding rules: the rights of users of a host |
 //! | `write` | changes of the tables |
 //! | `command` | the rights that a command needs |
 //! | `read` | the rights that a query needs, and the rows that its caller may see |
@@ -12,12 +13,14 @@
 //! tables stay through a restore: a backup neither opens the cluster nor brings back deleted
 //! tokens. Only a cluster that has never had settings takes them from the backup.
 
+mod bind;
 mod command;
 mod read;
 mod write;
 
 use super::State;
 use super::rows::put;
+use bind::Bindings;
 use lockmesh_protocol::acl::record::ANONYMOUS;
 use lockmesh_protocol::acl::{
     AclMode, AclSettings, Caller, Level, Links, NoAccess, Policy, Resource, Rights, Role, Rule, Rules,
@@ -45,6 +48,7 @@ pub struct Acl {
     policy_names: BTreeMap<String, String>,
     roles: BTreeMap<String, Arc<Role>>,
     role_names: BTreeMap<String, String>,
+    bindings: Bindings,
 }
 
 impl Acl {
@@ -66,6 +70,13 @@ impl Acl {
         let (who, policies) = match caller {
             Caller::Agent => (Who::Agent(node.clone()), vec![Arc::new(rules_of_agent(node))]),
             Caller::Anonymous => (Who::Anonymous, self.policies_of(self.token(ANONYMOUS))),
+            Caller::Peer(peer) => {
+                let Some(rules) = self.rules_of_peer(peer, node) else {
+                    let otherwise = peer.otherwise.map_or(Caller::Anonymous, Caller::Token);
+                    return self.rights(&otherwise, node, now);
+                };
+                (Who::Peer { uid: peer.uid, user: peer.user.clone(), node: node.clone() }, rules)
+            }
             Caller::Token(hash) => {
                 let token = self.by_secret.get(hash).and_then(|accessor| self.tokens.get(accessor));
                 let token = token.filter(|token| token.expires_at.is_none_or(|end| end > now));
@@ -99,7 +110,13 @@ impl Acl {
     fn policies_of(&self, token: Option<&Arc<Token>>) -> Vec<Arc<Rules>> {
         let Some(token) = token else { return Vec::new() };
         let roles = token.links.roles.iter().filter_map(|id| self.roles.get(id));
-        let links: Vec<&Links> = std::iter::once(&token.links).chain(roles.map(|role| &role.links)).collect();
+        let links: Vec<Links> =
+            std::iter::once(&token.links).chain(roles.map(|role| &role.links)).cloned().collect();
+        self.rules_of_links(&links)
+    }
+
+    /// The rules of policies and identities that count in this datacenter.
+    fn rules_of_links(&self, links: &[Links]) -> Vec<Arc<Rules>> {
         let ids: BTreeSet<&String> = links.iter().flat_map(|links| &links.policies).collect();
         let datacenter = &self.settings.datacenter;
         let counts =
@@ -145,13 +162,17 @@ impl Acl {
         put(&mut self.roles, id, role);
     }
 
+    pub(super) fn load_binding(&mut self, change: Change) {
+        self.bindings.load(change);
+    }
+
     pub(super) fn rows(&self) -> impl Iterator<Item = Change> + '_ {
         let settings =
             (*self.settings != AclSettings::default()).then(|| Change::AclSettings(self.settings.clone()));
         let tokens = self.tokens.iter().map(|(id, row)| Change::Token(id.clone(), Some(row.clone())));
         let policies = self.policies.iter().map(|(id, row)| Change::Policy(id.clone(), Some(row.clone())));
         let roles = self.roles.iter().map(|(id, row)| Change::Role(id.clone(), Some(row.clone())));
-        settings.into_iter().chain(tokens).chain(policies).chain(roles)
+        settings.into_iter().chain(tokens).chain(policies).chain(roles).chain(self.bindings.rows())
     }
 
     /// Returns `true` if the cluster has or had tokens.

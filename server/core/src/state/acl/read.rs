@@ -26,9 +26,11 @@ impl State {
             }
             Query::GossipKey => rights.check(Resource::Keyring, Access::Read, ""),
             Query::OperatorHosts | Query::Deadlocks => rights.check(Resource::Operator, Access::Read, ""),
-            Query::Tokens(_) | Query::Policies(_) | Query::Roles(_) => {
-                rights.check(Resource::Acl, Access::Read, "")
-            }
+            Query::Tokens(_)
+            | Query::Policies(_)
+            | Query::Roles(_)
+            | Query::AuthMethods(_)
+            | Query::BindingRules(_) => rights.check(Resource::Acl, Access::Read, ""),
             _ => Ok(()),
         }
     }
@@ -51,6 +53,16 @@ impl State {
             Query::Roles(Some(named)) => {
                 Rows::Roles(acl.role(named).map(|role| self.role_with_names(role)).into_iter().collect())
             }
+            Query::AuthMethods(None) => Rows::AuthMethods(acl.bindings.methods.values().cloned().collect()),
+            Query::AuthMethods(Some(name)) => {
+                let method = acl.bindings.methods.get(&name.to_ascii_lowercase());
+                Rows::AuthMethods(method.cloned().into_iter().collect())
+            }
+            Query::BindingRules(None) => Rows::BindingRules(acl.bindings.rules.values().cloned().collect()),
+            Query::BindingRules(Some(id)) => {
+                let rule = acl.bindings.rules.get(&id.to_ascii_lowercase());
+                Rows::BindingRules(rule.cloned().into_iter().collect())
+            }
             // The caller is known to the server's front desk only: see `own_rows`.
             Query::Rights => Rows::Rights(None),
             Query::OwnToken => Rows::Tokens(Vec::new()),
@@ -68,7 +80,7 @@ impl State {
                         self.acl.by_secret.get(hash).and_then(|it| self.acl.tokens.get(it))
                     }
                     Caller::Anonymous => self.acl.token(ANONYMOUS),
-                    Caller::Agent => None,
+                    Caller::Agent | Caller::Peer(_) => None,
                 };
                 Some(Rows::Tokens(token.map(|token| self.with_names(token)).into_iter().collect()))
             }
@@ -226,7 +238,7 @@ fn shown_loss(rights: &Rights, loss: Arc<Loss>) -> Arc<Loss> {
 
 /// The index of a query about the access control lists, from the tables that it depends on.
 pub(in crate::state) fn acl_index(state: &State, query: &Query) -> LogIndex {
-    use lockmesh_protocol::change::Table::{AclSettings, Policies, Roles, Tokens};
+    use lockmesh_protocol::change::Table::{AclSettings, AuthMethods, Policies, Roles, Tokens};
     let newest =
         |tables: &[_]| tables.iter().map(|table| state.table_index(*table)).max().unwrap_or_default();
     match query {
@@ -234,6 +246,7 @@ pub(in crate::state) fn acl_index(state: &State, query: &Query) -> LogIndex {
         Query::Policies(_) => newest(&[Policies]),
         Query::Roles(_) => newest(&[Roles]),
         Query::AclSettings => newest(&[AclSettings]),
-        _ => newest(&[Tokens, Policies, Roles, AclSettings]),
+        Query::AuthMethods(_) | Query::BindingRules(_) => newest(&[AuthMethods]),
+        _ => newest(&[Tokens, Policies, Roles, AclSettings, AuthMethods]),
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of the access control lists. The texts of refusals are Consul's.
 
 use super::super::step::Step;
-use super::Acl;
+use super::{Acl, bind};
 use lockmesh_protocol::acl::record::{
     ANONYMOUS, ANONYMOUS_SECRET, GLOBAL_MANAGEMENT, GLOBAL_READ_ONLY, LINKS_MAX, POLICIES_MAX,
     RESERVED_PREFIX, ROLES_MAX, RULES_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX, management_rules,
@@ -17,7 +17,7 @@ use lockmesh_protocol::reply::{Refusal, Reply};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-type Changed = Result<Reply, Refusal>;
+pub(super) type Changed = Result<Reply, Refusal>;
 
 /// Executes a change.
 pub(in crate::state) fn change_acl(step: &mut Step<'_>, command: &AclCommand) -> Changed {
@@ -36,15 +36,20 @@ pub(in crate::state) fn change_acl(step: &mut Step<'_>, command: &AclCommand) ->
         AclCommand::CreateRole(new) => create_role(step, new),
         AclCommand::UpdateRole(new) => update_role(step, new),
         AclCommand::DeleteRole(id) => Ok(delete_role(step, id)),
+        AclCommand::SetAuthMethod(name, description) => bind::set_auth_method(step, name, description),
+        AclCommand::DeleteAuthMethod(name) => Ok(bind::delete_auth_method(step, name)),
+        AclCommand::CreateBindingRule(new) => bind::create_binding_rule(step, new),
+        AclCommand::UpdateBindingRule(new) => bind::update_binding_rule(step, new),
+        AclCommand::DeleteBindingRule(id) => Ok(bind::delete_binding_rule(step, id)),
         AclCommand::ExpireTokens(now) => Ok(expire_tokens(step, *now)),
     }
 }
 
-fn acl<'a>(step: &'a Step<'_>) -> &'a Acl {
+pub(super) fn acl<'a>(step: &'a Step<'_>) -> &'a Acl {
     &step.state.acl
 }
 
-fn refused<T>(text: impl Into<String>) -> Result<T, Refusal> {
+pub(super) fn refused<T>(text: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Acl(text.into()))
 }
 
@@ -413,7 +418,7 @@ fn check_name(kind: &str, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn check_text(text: &str) -> Result<(), Refusal> {
+pub(super) fn check_text(text: &str) -> Result<(), Refusal> {
     match text.len() <= TEXT_BYTES_MAX {
         true => Ok(()),
         false => refused(format!("a name or a description has more than {TEXT_BYTES_MAX} bytes")),
