@@ -88,18 +88,28 @@ impl Call<'_> {
     }
 }
 
-/// Rejects a request about access control while there is none, and one that the router judges and
-/// for which the client has no right.
-pub(super) async fn judge(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
-    if is_about_acls(route.path) && call.api.acl.is_off() {
-        return Err(Failure::new(StatusCode::UNAUTHORIZED, DISABLED));
+/// Rejects a request about access control while there is none.
+pub(super) fn check_enabled(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
+    match is_about_acls(route.path) && call.api.acl.is_off() {
+        true => Err(disabled()),
+        false => Ok(()),
     }
+}
+
+/// The failure of a request about access control while there is none.
+pub(super) fn disabled() -> Failure {
+    Failure::new(StatusCode::UNAUTHORIZED, DISABLED)
+}
+
+/// Rejects a request that the router judges and for which the client has no right.
+pub(super) async fn judge(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
     let Judge::Router(resource) = route.judge else { return Ok(()) };
     let access = match *call.method() {
         Method::GET | Method::HEAD => Access::Read,
         _ => Access::Write,
     };
-    call.judgement().await?.check(resource, access, call.own_node())
+    let name = if resource.is_single() { "" } else { call.own_node() };
+    call.judgement().await?.check(resource, access, name)
 }
 
 /// Returns `true` for the path of an endpoint that exists with access control only.

@@ -80,7 +80,10 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         // Go's router takes `/v1/kv` for a misspelled `/v1/kv/`.
         return match (below(&decoded), consul::route(&decoded)) {
             (Some(clean), _) => (redirect(head, &clean), "redirect"),
-            (None, Some(row)) => (absent(api, head, &decoded, row), "absent"),
+            (None, _) if rights::is_about_acls(&decoded) && api.acl.is_off() => {
+                (rights::disabled().into_response(), "absent")
+            }
+            (None, Some(row)) => (absent(head, &decoded, row), "absent"),
             (None, None) => (unknown(&decoded), "unknown"),
         };
     };
@@ -128,10 +131,12 @@ async fn guarded(
     let caller = caller(api, head, &params);
     let upstream = api.upstream.for_caller(caller);
     let call = Call { api, upstream, caller, peer, head, tail, is_lossy, params };
-    let allowed = match access::check(&call, [access::need_of(verb, &call)]).and_then(|()| check_token(&call))
-    {
-        Ok(()) if route.judge != Judge::Servers => Box::pin(rights::judge(&call, route)).await,
-        allowed => allowed,
+    let allowed = access::check(&call, [access::need_of(verb, &call)])
+        .and_then(|()| check_token(&call))
+        .and_then(|()| rights::check_enabled(&call, route));
+    let allowed = match (allowed, route.judge) {
+        (Ok(()), Judge::Router(_)) => Box::pin(rights::judge(&call, route)).await,
+        (allowed, _) => allowed,
     };
     let answer = match (verb.right, allowed) {
         // Boxed, so that the hot paths do not pay for it in memory.
@@ -260,9 +265,8 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
 
 /// A route of Consul whose feature Lockmesh does not have. 501, because clients take a 404 for an
 /// answer: that there is no such service, or no such query.
-fn absent(api: &Api, head: &Parts, path: &str, row: &Row) -> Response<Body> {
-    let is_served_otherwise = rights::is_about_acls(path) && !api.acl.is_off();
-    let failure = match row.disabled.filter(|_| !is_served_otherwise) {
+fn absent(head: &Parts, path: &str, row: &Row) -> Response<Body> {
+    let failure = match row.disabled {
         Some((status, text)) => Failure::new(StatusCode::from_u16(status).unwrap_or(ABSENT), text),
         None => Failure::new(ABSENT, row.explain(&format!("{} {path}", head.method))),
     };

@@ -82,36 +82,13 @@ pub(in super::super) fn replication(call: &Call<'_>) -> Result<Response<Body>, F
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Settings {
-    mode: Option<ModeWord>,
-    default_policy: Option<PolicyWord>,
+    mode: Option<AclMode>,
+    default_policy: Option<DefaultPolicy>,
     key_list_policy: Option<bool>,
     session_ownership: Option<bool>,
     /// Only shown.
     bootstrap_index: Option<u64>,
 }
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", remote = "AclMode")]
-enum Mode {
-    Off,
-    Log,
-    Enforce,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(transparent)]
-struct ModeWord(#[serde(with = "Mode")] AclMode);
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", remote = "DefaultPolicy")]
-enum Policy {
-    Allow,
-    Deny,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(transparent)]
-struct PolicyWord(#[serde(with = "Policy")] DefaultPolicy);
 
 /// Shows the settings of the cluster, or changes those in the body.
 pub(in super::super) async fn settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -123,8 +100,8 @@ pub(in super::super) async fn settings(call: &Call<'_>, body: Body) -> Result<Re
     let answer = call.read(Query::AclSettings, options, Some(answer::MetaKind::Plain)).await?;
     let Rows::AclSettings(settings) = &answer.rows else { return Err(misfit::wrong_rows()) };
     let shape = Settings {
-        mode: Some(ModeWord(settings.mode)),
-        default_policy: Some(PolicyWord(settings.default_policy)),
+        mode: Some(settings.mode),
+        default_policy: Some(settings.default_policy),
         key_list_policy: Some(settings.key_list_policy),
         session_ownership: Some(settings.session_ownership),
         bootstrap_index: Some(settings.bootstrap_index.0),
@@ -143,8 +120,8 @@ async fn change_settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     let answer = call.read(Query::AclSettings, ReadOptions::default(), None).await?;
     let Rows::AclSettings(before) = answer.rows.clone() else { return Err(misfit::wrong_rows()) };
     let settings = AclSettings {
-        mode: wanted.mode.map_or(before.mode, |word| word.0),
-        default_policy: wanted.default_policy.map_or(before.default_policy, |word| word.0),
+        mode: wanted.mode.unwrap_or(before.mode),
+        default_policy: wanted.default_policy.unwrap_or(before.default_policy),
         key_list_policy: wanted.key_list_policy.unwrap_or(before.key_list_policy),
         session_ownership: wanted.session_ownership.unwrap_or(before.session_ownership),
         datacenter: call.api.identity.datacenter.clone(),
