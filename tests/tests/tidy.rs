@@ -24,12 +24,12 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("protocol/net", most(2_500, 1_290)),
     ("server/core", most(15_860, 15_520)),
     ("server", most(9_250, 4_780)),
-    ("agent/client", most(7_060, 3_480)),
-    ("agent/core", most(10_540, 7_600)),
+    ("agent/client", most(7_350, 3_580)),
+    ("agent/core", most(10_670, 7_750)),
     ("agent", most(15_370, 9_840)),
-    ("agent/cli", most(11_000, 3_960)),
+    ("agent/cli", most(11_900, 4_220)),
     ("agent/migrate", most(2_790, 1_360)),
-    ("tests", most(0, 41_220)),
+    ("tests", most(0, 41_230)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 

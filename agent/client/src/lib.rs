@@ -34,7 +34,7 @@
 //! | [`Semaphore`], [`SemaphoreGuard`] | up to a limit of holders at a time |
 //! | [`Election`], [`Leadership`], [`Observer`] | campaign, proclaim, resign; follow the leader |
 //! | [`SessionKeeper`], [`SessionOptions`] | one session for several locks; its options |
-//! | [`Client`] | all requests: keys, sessions, transactions, catalog, events, operators |
+//! | [`Client`] | all requests: keys, sessions, transactions, catalog, events, operators, access control |
 //! | [`Error`], [`Loss`] | the reason why a call failed; the reason why a hold ended |
 //!
 //! The folder `examples/` has programs to start from.
@@ -50,7 +50,7 @@
 // | `outcome.rs` | the outcome of a failed request, shared by agent and client |
 // | `kv.rs`, `entry.rs`, `session.rs`, `txn.rs` | requests for keys, sessions, transactions |
 // | `items.rs` | a reply that is a JSON array, item by item |
-// | `catalog.rs`, `prepared_query.rs`, `event.rs`, `agent.rs`, `operator.rs` | other requests |
+// | `catalog.rs`, `prepared_query.rs`, `event.rs`, `agent.rs`, `operator.rs`, `acl.rs` | other requests |
 // | `shape/` | the JSON of both ends: the agent renders it, the client parses it |
 // | `holder/` | a session and its holds, as one pure state machine; start with `mod.rs` |
 // | `driver.rs` | drives the holder: clock, client and waiting callers |
@@ -60,6 +60,7 @@
 // | `clock.rs`, `backoff.rs`, `duration.rs` | a clock that counts suspended time; utilities |
 // | `fake.rs` | a scripted agent with faults, for tests |
 
+mod acl;
 mod address;
 mod agent;
 mod backoff;
@@ -96,6 +97,7 @@ mod txn;
 #[cfg(test)]
 mod fake;
 
+pub use acl::Acl;
 pub use address::{Address, DEFAULT_PORT};
 pub use agent::{Agent, Monitor};
 pub use catalog::Catalog;

@@ -137,7 +137,6 @@ fn check_ignored(word: &str, node: &Node) -> Result<(), RulesError> {
 fn sections<'n>(node: &'n Node, shape: &dyn Fn() -> String) -> Result<Vec<&'n Members>, RulesError> {
     let nodes = match &node.value {
         Value::List(list) => list.as_slice(),
-        Value::Null => &[],
         _ => std::slice::from_ref(node),
     };
     let section = |node: &'n Node| match &node.value {
@@ -213,7 +212,7 @@ mod tests {
                 "Invalid key_prefix policy: \"write\\n\" for \"a/\" on line 2; use read, list, write or deny",
             ),
             ("{\"key_prefix\": {\"a/\": {\"policy\": \"write\"}}}", prefix),
-            ("{\"key_prefix\": [{\"a/\": [{\"policy\": \"write\"}]}], \"acl\": null, \"key\": null}", prefix),
+            ("{\"key_prefix\": [{\"a/\": [{\"policy\": \"write\"}]}], \"acl\": null}", prefix),
             ("key \"\\u0061 \\\"\\t\" { policy = \"list\" }", "key \"a \\\"\\t\" list"),
             ("session \"${node}\" { policy = \"write\" }", "session \"${node}\" write"),
             ("key \"a\" { policy = \"read\" } key \"a\" { policy = \"deny\" }", "key \"a\" deny"),
@@ -273,6 +272,10 @@ mod tests {
             (
                 "key \"a\" {\n policy = \"read\"",
                 "Failed to parse ACL rules: line 2: expected \"}\", found the end",
+            ),
+            (
+                "{\"key\": {\"a\": {\"policy\": \"deny\"}}, \"key\": null}",
+                "Failed to parse ACL rules: line 1: expected `key",
             ),
             ("{\"key\": {\"a\": \"read\"}}", "Failed to parse ACL rules: line 1: expected `key"),
         ] {

@@ -1,4 +1,4 @@
-//! The two formats of Consul's configuration files and of its ACL rules: JSON, and version 1 of HCL.
+//! The two formats of Consul's configuration files and ACL rules: JSON, and version 1 of HCL.
 //!
 //! Version 2 of HCL is another language: it rejects quoted keys, commas between attributes and
 //! repeated keys, all of which Consul's files have. Every value keeps its line, for errors and

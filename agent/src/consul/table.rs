@@ -82,7 +82,11 @@ pub static ROUTES: &[Row] = &[
 
 /// Commands, and subcommands of commands that Lockmesh has.
 pub static COMMANDS: &[Row] = &[
-    row(&["acl", "login", "logout"], "ACLs", NO_ACLS),
+    row(
+        &["login", "logout", "acl auth-method", "acl binding-rule"],
+        "logins",
+        Absent("create tokens with `lockmesh acl token create`"),
+    ),
     row(
         &[
             "connect",

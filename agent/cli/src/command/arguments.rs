@@ -15,6 +15,15 @@ pub(super) enum ValueError {
     /// Not a number of holders.
     #[error("not a number of holders, 1 or more; to fail at once, use --once")]
     Holders,
+    /// Not a node and its datacenter.
+    #[error("write it as NODE:DATACENTER")]
+    NodeIdentity,
+    /// Not a variable of a template.
+    #[error("write it as NAME:VALUE, such as name:web")]
+    Variable,
+    /// Not a permission.
+    #[error("write it as RESOURCE:ACCESS, such as key:write or operator:read")]
+    Permission,
     /// Not a role of certificates.
     #[error("must be `server` or `agent`")]
     Role,

@@ -24,7 +24,8 @@ pub struct ConnectionArgs {
     /// Agent address: `host:port`, `http://host:port` or `unix:///path`
     #[arg(long, value_name = "ADDR", global = true, hide = true)]
     http_addr: Option<String>,
-    /// Token to send [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
+    /// Token to send; other users of this host can read it, so prefer the file or the environment
+    /// [env: LOCKMESH_HTTP_TOKEN, CONSUL_HTTP_TOKEN]
     #[arg(long, value_name = "TOKEN", global = true, hide = true)]
     token: Option<String>,
     /// File with the token [env: CONSUL_HTTP_TOKEN_FILE]
@@ -59,7 +60,7 @@ impl ConsistencyArgs {
 pub struct Context {
     /// The agent's address.
     pub address: Address,
-    /// The token to send, if one was given. Agents accept any token today.
+    /// The token to send, if one was given. Clusters without access control ignore it.
     pub token: Option<String>,
 }
 

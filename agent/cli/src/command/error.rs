@@ -171,6 +171,12 @@ impl From<lockmesh_client::Error> for CliError {
                 let key = key.strip_suffix("/.lock").map(str::to_owned).unwrap_or(key);
                 Self::Failed(lockmesh_client::Error::Conflict { key, reason }.to_string())
             }
+            lockmesh_client::Error::Refused { status: 401, text } if text == "ACL support disabled" => {
+                Self::failed("access control is off; turn it on with `lockmesh operator acl --mode log`")
+            }
+            lockmesh_client::Error::Refused { status: 403, text } if text == "ACL not found" => Self::failed(
+                "no token has this secret, or it has ended (403: ACL not found); send another one",
+            ),
             other if other.is_transient() => Self::Unreachable(other.to_string()),
             other => Self::Failed(other.to_string()),
         }

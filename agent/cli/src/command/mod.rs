@@ -15,9 +15,11 @@
 //! | [`dev`], [`agent`], [`server`] | long-running processes |
 //! | [`lock`], [`elect`], [`semaphore`], [`locks`], [`session`], [`kv`], [`watch`], [`event`], [`services`], [`checks`], [`catalog`], [`query`] | commands for applications |
 //! | [`supervise`] | starts and ends the programs of `lock`, `elect`, `semaphore` and `watch` |
+//! | [`acl`], [`whoami`] | access control |
 //! | [`members`], [`leave`], [`force_leave`], [`join`], [`maint`], [`operator`], [`reload`], [`config`], [`migrate`], [`monitor`], [`bench`], [`version`], [`completions`] | commands for operators |
 
 mod absent;
+pub mod acl;
 pub mod agent;
 mod arguments;
 pub mod bench;
@@ -57,6 +59,7 @@ pub mod spelling;
 pub mod supervise;
 pub mod version;
 pub mod watch;
+pub mod whoami;
 
 pub use context::{Address, Context};
 pub use error::{CliError, ExitCodes};
@@ -95,6 +98,8 @@ enum Command {
     Checks(Online<checks::Args>),
     Catalog(Online<catalog::Args>),
     Query(Online<query::Args>),
+    Acl(Online<acl::Args>),
+    Whoami(Online<whoami::Args>),
     Members(Online<members::Args>),
     Monitor(Online<monitor::Args>),
     Leave(Online<leave::Args>),
@@ -266,6 +271,8 @@ impl Command {
             Self::Checks(online) => checks::run(online.args, &online.connection.context()?).await,
             Self::Query(online) => query::run(online.args, &online.connection.context()?).await,
             Self::Catalog(online) => catalog::run(online.args, &online.connection.context()?).await,
+            Self::Acl(online) => acl::run(online.args, &online.connection.context()?).await,
+            Self::Whoami(online) => whoami::run(online.args, &online.connection.context()?).await,
             Self::Members(online) => members::run(online.args, &online.connection.context()?).await,
             Self::Monitor(online) => monitor::run(online.args, &online.connection.context()?).await,
             Self::Leave(online) => leave::run(online.args, &online.connection.context()?).await,

@@ -16,11 +16,13 @@
 //! | [`event`] | user events |
 //! | [`agent`] | an agent's description of itself, its members and its own checks |
 //! | [`operator`] | the quorum |
+//! | [`acl`] | access control lists |
 //! | [`prepared_query`] | prepared queries and their results |
 //! | [`lockmesh`] | extensions to Consul: locks and losses |
 //!
 //! Parsing is lenient: a missing field or a `null` is the default, an unknown field is skipped.
 
+pub mod acl;
 pub mod agent;
 pub mod blob;
 pub mod catalog;

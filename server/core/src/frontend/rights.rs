@@ -134,8 +134,8 @@ fn need(state: &State, request: &Request) -> Option<(Resource, Access, String)> 
     let single = |resource, access| Some((resource, access, String::new()));
     match request {
         Request::Renew(id) => {
-            let session = state.session(*id)?;
-            Some((Resource::Session, Access::Write, session.spec.node.to_string()))
+            let node = &state.session(*id)?.spec.node;
+            Some((Resource::Session, Access::Write, state.registered_name(node).to_string()))
         }
         Request::BackupPart { .. } => single(Resource::Acl, Access::Write),
         Request::TransferLeader(_) | Request::RemoveServer(_) => single(Resource::Operator, Access::Write),

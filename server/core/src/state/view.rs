@@ -131,7 +131,7 @@ impl State {
     fn rows_for(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
         match (rights, query) {
             (Some(rights), Query::Txn(ops)) => (Rows::Txn(self.read_txn_as(rights, ops)), false),
-            (Some(rights), _) => acl::visible(rights, self.query(query).1),
+            (Some(rights), _) => acl::visible(self, rights, self.query(query).1),
             (None, _) => (self.query(query).1, false),
         }
     }

@@ -62,7 +62,7 @@ pub(crate) fn answer(
     }
     match query {
         Query::Txn(ops) => Ok((Rows::Txn(state.read_txn_as(&rights, ops)), false)),
-        query => Ok(visible(&rights, state.query(query).1)),
+        query => Ok(visible(state, &rights, state.query(query).1)),
     }
 }
 
@@ -81,7 +81,7 @@ fn id_or_text(name: &str) -> String {
 }
 
 fn secret(name: &str) -> String {
-    id(&format!("{name}s"))
+    id(&format!("{}s", name.get(..8).unwrap_or(name)))
 }
 
 fn settings(words: &mut Words) -> Result<AclSettings, String> {

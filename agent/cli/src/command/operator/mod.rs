@@ -1,5 +1,6 @@
-//! `lockmesh operator`: manages the servers, their backups and the certificates.
+//! `lockmesh operator`: manages the servers, their settings and backups, and the certificates.
 
+pub mod acl;
 mod add;
 pub mod autopilot;
 pub mod deadlocks;
@@ -27,6 +28,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
+    Acl(Online<acl::Args>),
     Autopilot(Online<autopilot::Args>),
     Deadlocks(Online<deadlocks::Args>),
     Gossip(Online<gossip::Args>),
@@ -42,6 +44,7 @@ enum Command {
 /// The error names what was not done, and what to do first.
 pub async fn run(args: Args) -> Result<ExitCode, CliError> {
     match args.command {
+        Command::Acl(args) => acl::run(args.args, &args.connection.context()?).await,
         Command::Autopilot(args) => autopilot::run(args.args, &args.connection.context()?).await,
         Command::Deadlocks(args) => deadlocks::run(args.args, &args.connection.context()?).await,
         Command::Gossip(args) => gossip::run(args.args, &args.connection.context()?).await,

@@ -104,7 +104,7 @@ fn check(state: &State, rights: &Rights, command: &Command) -> Result<(), NoAcce
             check_owner(state, rights, *session)
         }
         Command::CreateSession(spec) | Command::CreateBoundSession(spec, _) => {
-            write(Resource::Session, as_stored(state, &spec.node).as_str())
+            write(Resource::Session, state.registered_name(&spec.node).as_str())
         }
         Command::DestroySession(id)
         | Command::GiveUpSession { session: id, .. }
@@ -147,16 +147,11 @@ fn check_owner(state: &State, rights: &Rights, session: SessionId) -> Result<(),
 /// Checks the right to a session. An unknown one is looked up first, as in Consul.
 fn check_session(state: &State, rights: &Rights, session: SessionId) -> Result<(), NoAccess> {
     let Some(session) = state.session(session) else { return Ok(()) };
-    rights.check(Resource::Session, Access::Write, session.spec.node.as_str())
+    rights.check(Resource::Session, Access::Write, state.registered_name(&session.spec.node).as_str())
 }
 
 fn check_node(state: &State, rights: &Rights, node: &NodeName) -> Result<(), NoAccess> {
-    rights.check(Resource::Node, Access::Write, as_stored(state, node).as_str())
-}
-
-/// The name of a node as it is stored: rules distinguish case, and names of nodes do not.
-fn as_stored<'a>(state: &'a State, node: &'a NodeName) -> &'a NodeName {
-    state.catalog.nodes.get(&node.folded()).map_or(node, |stored| &stored.name)
+    rights.check(Resource::Node, Access::Write, state.registered_name(node).as_str())
 }
 
 fn check_registration(state: &State, rights: &Rights, registration: &Registration) -> Result<(), NoAccess> {

@@ -165,6 +165,11 @@ impl State {
     pub fn acl(&self) -> &Acl {
         &self.acl
     }
+
+    /// The name of a node as it was registered: rules distinguish case, names of nodes do not.
+    pub fn registered_name<'a>(&'a self, node: &'a NodeName) -> &'a NodeName {
+        self.catalog.nodes.get(&node.folded()).map_or(node, |registered| &registered.name)
+    }
 }
 
 /// The rules of an agent, as its certificate names it. Clients have none of them.

@@ -125,8 +125,8 @@ fn may_read_node(rights: &Rights, node: &NodeName) -> bool {
     rights.permit(Resource::Node, Access::Read, node.as_str())
 }
 
-fn may_read_sessions(rights: &Rights, node: &NodeName) -> bool {
-    rights.permit(Resource::Session, Access::Read, node.as_str())
+fn may_read_sessions(state: &State, rights: &Rights, node: &NodeName) -> bool {
+    rights.permit(Resource::Session, Access::Read, state.registered_name(node).as_str())
 }
 
 fn may_read_service(rights: &Rights, service: &Service) -> bool {
@@ -149,11 +149,12 @@ pub(in crate::state) fn shows_result(rights: &Rights, result: &TxnResult) -> boo
 }
 
 /// Returns the rows that a caller may see, and `true` if some are left out.
-pub fn visible(rights: &Rights, rows: Rows) -> (Rows, bool) {
+pub fn visible(state: &State, rights: &Rights, rows: Rows) -> (Rows, bool) {
     let before = rows.len();
+    let may_read_sessions = |node: &NodeName| may_read_sessions(state, rights, node);
     let rows = match rows {
         Rows::Entries(rows) => Rows::Entries(kept(rows, |entry| may_read_key(rights, &entry.key))),
-        Rows::Sessions(rows) => Rows::Sessions(kept(rows, |row| may_read_sessions(rights, &row.spec.node))),
+        Rows::Sessions(rows) => Rows::Sessions(kept(rows, |row| may_read_sessions(&row.spec.node))),
         Rows::Nodes(rows) => Rows::Nodes(kept(rows, |node| may_read_node(rights, &node.name))),
         Rows::Node(Some((node, _))) if !may_read_node(rights, &node.name) => return (Rows::Node(None), true),
         Rows::Node(Some((node, services))) => {
@@ -170,11 +171,11 @@ pub fn visible(rights: &Rights, rows: Rows) -> (Rows, bool) {
         Rows::Locks(rows) => Rows::Locks(
             kept(rows, |lock| may_read_key(rights, &lock.key))
                 .into_iter()
-                .map(|row| shown_lock(rights, row))
+                .map(|row| shown_lock(row, may_read_sessions))
                 .collect(),
         ),
         Rows::Losses(rows) => Rows::Losses(
-            kept(rows, |loss| may_read_sessions(rights, &loss.node))
+            kept(rows, |loss| may_read_sessions(&loss.node))
                 .into_iter()
                 .map(|loss| shown_loss(rights, loss))
                 .collect(),
@@ -189,8 +190,7 @@ pub fn visible(rights: &Rights, rows: Rows) -> (Rows, bool) {
         }
         Rows::Waits(rows) => Rows::Waits(kept(rows, |wait| {
             let session = &wait.session.spec.node;
-            wait.locks.iter().all(|lock| may_read_key(rights, &lock.key))
-                && may_read_sessions(rights, session)
+            wait.locks.iter().all(|lock| may_read_key(rights, &lock.key)) && may_read_sessions(session)
         })),
         Rows::Tokens(rows) if !rights.permit(Resource::Acl, Access::Write, "") => {
             let hidden = |(token, names): (Arc<Token>, LinkNames)| {
@@ -209,8 +209,8 @@ fn kept<T>(rows: Vec<T>, may_see: impl Fn(&T) -> bool) -> Vec<T> {
 }
 
 /// A lock without its holder, if the caller may not see the holder's sessions.
-fn shown_lock(rights: &Rights, lock: LockInfo) -> LockInfo {
-    let session = lock.session.filter(|session| may_read_sessions(rights, &session.spec.node));
+fn shown_lock(lock: LockInfo, may_read_sessions: impl Fn(&NodeName) -> bool) -> LockInfo {
+    let session = lock.session.filter(|session| may_read_sessions(&session.spec.node));
     LockInfo { session, ..lock }
 }
 
