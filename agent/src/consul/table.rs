@@ -9,7 +9,6 @@ const fn row(names: &'static [&'static str], feature: &'static str, remedy: Reme
 
 const NO_MESH: Remedy = Absent("keep Consul or another service mesh for it");
 const NO_ENTERPRISE: Remedy = Absent("use one cluster per tenant");
-const NO_ACLS: Remedy = Absent("restrict the agent's socket with `http.socket_group`");
 const NO_DNS: Remedy = Absent("resolve names elsewhere");
 const ONE_DATACENTER: Remedy = Absent("use one cluster per datacenter");
 

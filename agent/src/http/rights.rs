@@ -7,7 +7,7 @@ use super::call::Call;
 use super::endpoint::table::Route;
 use http::{Method, StatusCode};
 use lockmesh_client::outcome::Outcome;
-use lockmesh_protocol::acl::{Access, Resource, Rights};
+use lockmesh_protocol::acl::{Access, Resource, Rights, Who};
 use lockmesh_protocol::record::Check;
 use lockmesh_protocol::rpc::Unavailable;
 use std::sync::Arc;
@@ -79,6 +79,15 @@ impl Call<'_> {
             Ok(rights) => Ok(Judgement(rights)),
             Err(refused @ Unavailable::NoAccess(_)) => Err(refused.into()),
             Err(_) => Err(Failure::new(StatusCode::FORBIDDEN, UNKNOWN_RIGHTS).with_outcome(Outcome::NotDone)),
+        }
+    }
+
+    /// Returns the accessor id of this client's token, if it has one and requests are judged.
+    pub(super) async fn accessor(&self) -> Option<String> {
+        let Ok(Judgement(Some(rights))) = self.judgement().await else { return None };
+        match &rights.who {
+            Who::Token(accessor) => Some(accessor.clone()),
+            Who::Agent(_) | Who::Anonymous => None,
         }
     }
 

@@ -331,7 +331,7 @@ impl Requests {
             deadline = deadline.min((pending.begun + longest).max(cx.now));
         }
         let call = PendingCall { kind: CallKind::Attempt(number), scope, begun: cx.now, deadline };
-        let id = routes.send_as(pending.caller, slot, connection, call, request, cx);
+        let id = routes.send_as(pending.caller, (slot, connection), call, request, cx);
         pending.stage = RequestStage::Sent(slot, id);
         None
     }

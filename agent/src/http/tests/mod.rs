@@ -152,7 +152,7 @@ impl Quorum {
         let rows = state.own_rows(&caller, rights.as_ref(), query).unwrap_or(rows);
         let own = matches!(query, Query::Rights | Query::OwnToken);
         let (rows, is_filtered) = match rights.filter(|_| !own) {
-            Some(rights) => visible(&rights, rows),
+            Some(rights) => visible(state, &rights, rows),
             None => (rows, false),
         };
         let status = self.status.lock().unwrap();
