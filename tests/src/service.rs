@@ -335,7 +335,7 @@ fn drive(id: u64, receiver: &EventReceiver, book: &SharedBook) {
         for event in events.drain(..) {
             match event {
                 DriverEvent::Stop => return,
-                DriverEvent::Call { call, request, replies } => {
+                DriverEvent::Call { call, request, replies, .. } => {
                     open.call(id, call, request, &replies, &mut wakes);
                 }
                 DriverEvent::Frontend(Event::Cancel(CallRef { caller, call })) => {

@@ -203,7 +203,7 @@ async fn both_ends_negotiate_dialect() {
     let listener = cluster.listen(Role::Server);
     let (accepted, dialled) = meet(&listener, &cluster.dialler(Role::Agent), Role::Server).await;
     let dialects = (accepted.unwrap().dialect(), dialled.unwrap().dialect());
-    assert_eq!(dialects, (Dialect::Ninth, Dialect::Ninth));
+    assert_eq!(dialects, (Dialect::Tenth, Dialect::Tenth));
     // A peer of an earlier build.
     let files = cluster.files(Role::Agent, DAY);
     let chain = vec![CertificateDer::from_pem_file(&files.certificate).unwrap()];

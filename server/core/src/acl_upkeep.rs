@@ -20,27 +20,23 @@ pub struct AclStart {
     pub initial_management: Option<String>,
 }
 
-/// Returns the next change that the leader makes, if any. Called once per tick on a leader that
-/// serves.
-pub(crate) fn wanted_change(view: &ClusterView<'_>, start: &AclStart, wall: WallTime) -> Option<Command> {
+/// Returns the changes that the leader makes. Called once per tick on a leader that serves.
+pub(crate) fn wanted_changes(view: &ClusterView<'_>, start: &AclStart, wall: WallTime) -> Vec<Command> {
     let acl = view.state.acl();
-    if view.state.format() < SINCE {
-        return None;
+    let is_one_on_its_way = || view.proposals.is_on_its_way(|command| matches!(command, Command::Acl(_)));
+    if view.state.format() < SINCE || is_one_on_its_way() {
+        return Vec::new();
     }
-    let change = if start.settings.mode != AclMode::Off && *acl.settings() == AclSettings::default() {
-        AclCommand::Configure(start.settings.clone())
-    } else if acl.settings().bootstrap_index == LogIndex(0)
-        && acl.settings().mode != AclMode::Off
-        && let Some(secret) = &start.initial_management
-    {
-        AclCommand::Bootstrap(Box::new(initial_management(secret)), None)
-    } else if acl.first_end().is_some_and(|end| end <= wall) {
-        AclCommand::ExpireTokens(wall)
-    } else {
-        return None;
-    };
-    let is_one_on_its_way = view.proposals.is_on_its_way(|command| matches!(command, Command::Acl(_)));
-    (!is_one_on_its_way).then_some(Command::Acl(change))
+    let begins = start.settings.mode != AclMode::Off && *acl.settings() == AclSettings::default();
+    let configure = begins.then(|| AclCommand::Configure(start.settings.clone()));
+    // In the same batch as the settings: no request finds the lists without the token.
+    let is_without_management =
+        acl.settings().bootstrap_index == LogIndex(0) && (begins || acl.settings().mode != AclMode::Off);
+    let secret = start.initial_management.as_ref().filter(|_| is_without_management);
+    let bootstrap = secret.map(|secret| AclCommand::Bootstrap(Box::new(initial_management(secret)), None));
+    let is_end_due = acl.first_end().is_some_and(|end| end <= wall);
+    let expire = is_end_due.then_some(AclCommand::ExpireTokens(wall));
+    [configure, bootstrap, expire].into_iter().flatten().map(Command::Acl).collect()
 }
 
 fn initial_management(secret: &str) -> NewToken {

@@ -33,7 +33,13 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
         Answer::TxnFailed(errors) => Reply::TxnFailed(errors.iter().map(|error| error.op_index).collect()),
         Answer::Refused(refusal) => Reply::Refused(refusal.to_string()),
         Answer::Queued { .. } => Reply::Queued,
-        Answer::Agent { .. } | Answer::Server(_) | Answer::GossipKey(_) | Answer::GrantedAll(_) => {
+        Answer::Agent { .. }
+        | Answer::Server(_)
+        | Answer::GossipKey(_)
+        | Answer::GrantedAll(_)
+        | Answer::Token(_)
+        | Answer::Policy(_)
+        | Answer::Role(_) => {
             return None;
         }
     })

@@ -397,10 +397,15 @@ impl Agent {
             let timeout = stage.draw.duration(Duration::ZERO, longest);
             stage.after(timeout, Event::GoAway(self.place, life, token));
         }
+        let caller = wish.caller;
         self.tasks[task].pending = Some((token, wish));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.handle_input(stage, judge, Input::Call(token, Caller::Agent, call));
+        let caller = match caller {
+            Caller::Agent => stage.client(),
+            other => other,
+        };
+        self.handle_input(stage, judge, Input::Call(token, caller, call));
     }
 
     /// A client stops waiting for a call.

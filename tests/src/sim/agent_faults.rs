@@ -159,7 +159,8 @@ impl World {
         }
         let copy = registration(agent, self.agents[agent].folders_lost);
         let request = Request::Propose(None, Command::RegisterAgent(copy));
-        let ask = Ask { by: Requester::Operator, call: self.stage.call(), request, bound: LogIndex(0) };
+        let (call, client) = (self.stage.call(), Caller::Agent);
+        let ask = Ask { by: Requester::Operator, call, client, request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 

@@ -36,6 +36,7 @@ impl World {
                 rows: Rows::Checks(Vec::new()),
                 known_leader: true,
                 last_contact: Duration::ZERO,
+                is_filtered: false,
             }),
             request => {
                 let what = format!("agent {agent} asks a server of another cluster: {request:?}");

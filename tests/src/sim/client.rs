@@ -5,12 +5,14 @@ use super::administrator::Administrator;
 use super::archivist::Archivist;
 use super::cataloguer::Cataloguer;
 use super::fleet::resident::Resident;
+use super::intruder::Intruder;
 use super::judge::Judge;
 use super::lists::LongList;
 use super::locker::Locker;
 use super::querier::{Querier, SERVICES};
 use super::stage::Stage;
 use super::writer::Writer;
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query};
 use lockmesh_protocol::rpc::{Request, Response};
@@ -24,12 +26,14 @@ pub struct Wish {
     pub request: Request,
     /// The time at which the client began.
     pub begun: Time,
+    /// The caller; [`Caller::Agent`] stands for the one of all clients.
+    pub caller: Caller,
 }
 
 impl Wish {
     /// Returns a request that begins now.
     pub fn new(now: Time, request: Request) -> Self {
-        Self { request, begun: now }
+        Self { request, begun: now, caller: Caller::Agent }
     }
 }
 
@@ -54,6 +58,8 @@ pub enum Client {
     Archivist(Archivist),
     /// Administers the quorum.
     Administrator(Administrator),
+    /// Tries what it has no right to.
+    Intruder(Intruder),
     /// Takes a host's lock, in a fleet.
     Resident(Resident),
 }
@@ -97,6 +103,7 @@ impl Client {
         all.push(Self::Administrator(Administrator::new(place)));
         all.extend(plan.archives.then(|| Self::Archivist(Archivist::default())));
         all.extend(plan.has_queries.then(|| Self::Querier(Querier::new(place))));
+        all.extend(stage.plan.has_acl.then(|| Self::Intruder(Intruder::new(place))));
         all
     }
 
@@ -112,6 +119,7 @@ impl Client {
             Self::Querier(_) => "a querier",
             Self::Archivist(_) => "an archivist",
             Self::Administrator(_) => "an administrator",
+            Self::Intruder(_) => "an intruder",
             Self::Resident(_) => "a resident",
         }
     }
@@ -134,6 +142,7 @@ impl Client {
             (Self::Querier(querier), _) => querier.wish(stage),
             (Self::Archivist(archivist), _) => archivist.wish(stage),
             (Self::Administrator(administrator), _) => administrator.wish(stage, judge),
+            (Self::Intruder(intruder), _) => intruder.wish(stage, judge),
             (Self::Resident(resident), _) => resident.wish(stage, judge),
         }
     }
@@ -159,6 +168,11 @@ impl Client {
             (Self::Querier(querier), _) => querier.receive_response(stage, wish, &response),
             (Self::Archivist(archivist), _) => archivist.receive_response(stage, judge, response),
             (Self::Administrator(administrator), _) => administrator.receive_response(stage, &response),
+            (Self::Intruder(intruder), _) => {
+                if let Err(what) = intruder.receive_response(stage, &response) {
+                    judge.object("access", what);
+                }
+            }
             (Self::Resident(resident), _) => resident.receive_response(stage, &response),
             (Self::Renewer, _) => {}
         }
@@ -220,6 +234,7 @@ impl Client {
             Self::Querier(querier) => querier.is_content(),
             Self::Archivist(archivist) => archivist.is_content(),
             Self::Administrator(administrator) => administrator.is_content(),
+            Self::Intruder(intruder) => intruder.is_content(),
         }
     }
 

@@ -15,6 +15,7 @@ use super::network::Place;
 use super::plan::Retransmission;
 use super::stage::{Ask, Event, Requester, Stage};
 use lockmesh_agent_core::quorum_client::{ConnectionEnd, ConnectionId, Input, Outbox};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::{RequestId, ServerId};
 use lockmesh_protocol::query::{Consistency, Query};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -239,8 +240,9 @@ impl Agent {
         for (id, call) in outbox.calls.drain(..) {
             let Some(number) = self.number_of(id) else { continue };
             match call {
-                Call::Begin(call, request) | Call::BeginAs(call, _, request) => {
-                    self.send(stage, judge, number, call, request);
+                Call::Begin(call, request) => self.send(stage, judge, (number, call), Caller::Agent, request),
+                Call::BeginAs(call, client, request) => {
+                    self.send(stage, judge, (number, call), client, request);
                 }
                 Call::Cancel(call) => self.cancel(stage, judge, number, call),
             }
@@ -318,7 +320,14 @@ impl Agent {
         }
     }
 
-    fn send(&mut self, stage: &mut Stage, judge: &mut Judge, number: u64, id: CallId, request: Request) {
+    fn send(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        (number, id): (u64, CallId),
+        client: Caller,
+        request: Request,
+    ) {
         let Some(server) = self.connections.get(&number).map(|connection| connection.server) else { return };
         self.see(stage, judge, AgentEvent::Sent { connection: number, call: id, request: &request });
         match &request {
@@ -347,7 +356,7 @@ impl Agent {
         }
         let (call, lane) = (stage.call(), request.lane());
         self.calls.insert(call, (number, id, lane));
-        let ask = Ask { by: Requester::Agent(self.place), call, request, bound: judge.bound };
+        let ask = Ask { by: Requester::Agent(self.place), call, client, request, bound: judge.bound };
         self.transmit(stage, number, (Way::There, lane), Event::Ask(server, Box::new(ask)));
     }
 

@@ -68,6 +68,8 @@ marks! {
     ChallengeAnswered: "a node answered a challenge",
     SavedByAgent: "another agent was first to prove to the leader that a silent node is alive",
     WithoutRenewals: "a node answered challenges while none of its renewals arrived for a window",
+    AccessRefused: "a request without the right was refused",
+    AccessGranted: "a request with the right was granted",
     ForceLeaveAnswered: "a force-leave reported that a node left or is alive",
     ForcedToLeave: "a session ended because its failed node was forced to leave",
     ForgedAnswer: "an agent forged a silent node's answer, and the leader detected it",

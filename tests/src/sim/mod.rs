@@ -20,6 +20,7 @@
 //! | `agent`, `connections` | an agent: the quorum client, its driver, its connections |
 //! | `another_cluster` | a server of another cluster that agents list by mistake |
 //! | `client`, `locker`, `writer`, `cataloguer`, `archivist`, `administrator` | scripted clients |
+//! | `intruder` | a client that tries what it has no right to, in clusters with access control lists |
 //! | `querier` | a scripted client of prepared queries |
 //! | `lists` | lists that readers read in parts |
 //! | `guard`, `guard_calls`, `guards` | programs that hold locks by the client library |
@@ -79,6 +80,7 @@ pub mod guards;
 mod handover;
 mod held;
 pub mod history;
+pub mod intruder;
 pub mod invariant;
 pub mod judge;
 pub mod lease_turn;

@@ -62,7 +62,8 @@ impl World {
         let Some(leader) = self.machines.values().find(|machine| machine.serves()) else { return };
         let to = leader.id;
         let (call, request) = (self.stage.call(), Request::TransferLeader(Some(server)));
-        let ask = Ask { by: Requester::Operator, call, request, bound: LogIndex(0) };
+        let client = self.stage.client();
+        let ask = Ask { by: Requester::Operator, call, client, request, bound: LogIndex(0) };
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }
 
@@ -87,7 +88,8 @@ impl World {
         let call = self.stage.call();
         self.operator.attempts += 1;
         self.operator.under_way = Some((call, order, to));
-        let ask = Ask { by: Requester::Operator, call, request, bound: LogIndex(0) };
+        let client = self.stage.client();
+        let ask = Ask { by: Requester::Operator, call, client, request, bound: LogIndex(0) };
         self.stage.after(TIMEOUT, Event::Tired(Requester::Operator, call));
         self.stage.send(Place::Operator, Place::Server(to), Event::Ask(to, Box::new(ask)));
     }

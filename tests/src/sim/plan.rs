@@ -47,6 +47,8 @@ pub struct Plan {
     pub hangs: Vec<HangPlan>,
     /// Faults between a host and the servers as a whole.
     pub reach: ReachPlan,
+    /// `true` if access control lists are enforced, and a client tries what it has no right to.
+    pub has_acl: bool,
 }
 
 /// A long hang of a disk: neither pending nor new writes make progress.
@@ -339,6 +341,7 @@ impl Plan {
             mesh: MeshPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(32))),
             hangs: Vec::new(),
             reach: ReachPlan::draw(&mut Draw::new(draw.clone().bits().rotate_left(48))),
+            has_acl: false,
         };
         if plan.core.ttl_multiplier == 1 {
             // A jump shortens a deadline by up to a tick, and clients rely on the full TTL.

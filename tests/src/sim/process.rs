@@ -6,6 +6,7 @@
 use super::clock::Clock;
 use super::disk::Checkpoint;
 use super::fault_injection::FaultInjection;
+use super::intruder;
 use super::lease_turn::LeaseTurn;
 use super::marks::Mark;
 use super::readers::Readers;
@@ -17,7 +18,8 @@ use lockmesh_core::frontend::{
 };
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
-use lockmesh_core::{ClusterStart, Core, CoreConfig, TimerConfig};
+use lockmesh_core::{AclStart, ClusterStart, Core, CoreConfig, TimerConfig};
+use lockmesh_protocol::acl::{AclMode, AclSettings, DefaultPolicy};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
@@ -189,7 +191,7 @@ fn core_config(stage: &mut Stage, id: ServerId) -> CoreConfig {
         format: format::NEWEST,
         id,
         seed,
-        cluster_start: cluster_start(stage.plan.voters),
+        cluster_start: cluster_start(&stage.plan),
         election: ElectionTimeout { ticks: plan.election_ticks, heartbeat_ticks: plan.heartbeat_ticks },
         timers: TimerConfig {
             ttl_multiplier: plan.ttl_multiplier >> halved,
@@ -211,9 +213,17 @@ const PART_BYTES: usize = 200;
 /// The simulated cluster.
 pub(super) const CLUSTER_ID: &str = "simulated";
 
-fn cluster_start(voters: u64) -> ClusterStart {
-    let servers = (1..=voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
-    ClusterStart { cluster_id: CLUSTER_ID.into(), servers: servers.collect(), ..ClusterStart::default() }
+fn cluster_start(plan: &super::plan::Plan) -> ClusterStart {
+    let servers = (1..=plan.voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
+    let settings =
+        AclSettings { mode: AclMode::Enforce, default_policy: DefaultPolicy::Deny, ..AclSettings::default() };
+    let acl = AclStart { settings, initial_management: Some(intruder::MANAGEMENT.into()) };
+    ClusterStart {
+        cluster_id: CLUSTER_ID.into(),
+        servers: servers.collect(),
+        acl: if plan.has_acl { acl } else { AclStart::default() },
+        ..ClusterStart::default()
+    }
 }
 
 /// Returns a server on a node that wants to join the quorum, with the number of its data folder.
@@ -460,9 +470,10 @@ impl Process {
     fn call(&mut self, asked: Asked) -> Event {
         self.last_call += 1;
         let from = CallRef { caller: asked.ask.by.caller(), call: CallId(self.last_call) };
-        let (peer, request) = (Arc::new(certified(&asked.ask)), asked.ask.request.clone());
+        let (peer, client, request) =
+            (Arc::new(certified(&asked.ask)), asked.ask.client, asked.ask.request.clone());
         self.calls.insert(from, asked);
-        Event::Call { from, peer, request }
+        Event::Call { from, peer, client, request }
     }
 
     fn carry_out(&mut self, stage: &mut Stage, turn: &mut Turn) {

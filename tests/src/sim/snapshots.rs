@@ -12,6 +12,7 @@ use super::process::DriverEvent;
 use super::stage::{Ask, Event, Requester};
 use super::world::World;
 use lockmesh_core::frontend::{OpenReader, PartWanted, SnapshotFetch};
+use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::id::{LogIndex, ServerId};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
@@ -46,7 +47,8 @@ impl World {
         };
         fetch.call = call;
         let (from, request) = (fetch.from, fetch.download.request());
-        let ask = Ask { by: Requester::Server(id), call, request, bound: LogIndex(0) };
+        let client = Caller::Agent;
+        let ask = Ask { by: Requester::Server(id), call, client, request, bound: LogIndex(0) };
         let sent = self.stage.send(Place::Server(id), Place::Server(from), Event::Ask(from, Box::new(ask)));
         self.await_part(id, call, sent);
     }

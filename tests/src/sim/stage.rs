@@ -11,6 +11,7 @@ use super::draw::Draw;
 use super::fault_injection::FaultInjection;
 use super::greetings::Hello;
 use super::guard::{Act, GuardEvent};
+use super::intruder;
 use super::marks::{Mark, Marks};
 use super::network::{Carriage, Network, Place, Port};
 use super::plan::{Focus, Plan};
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use lockmesh_agent_core::quorum_client::CallToken;
 use lockmesh_core::frontend::{Caller, PartWanted};
 use lockmesh_core::raft::message::PeerMessage;
+use lockmesh_protocol::acl;
 use lockmesh_protocol::given_up::NodeAnswer;
 use lockmesh_protocol::id::{LogIndex, ServerId, SessionId};
 use lockmesh_protocol::rpc::{Lane, Request, Response};
@@ -209,6 +211,8 @@ pub struct Ask {
     pub by: Requester,
     /// The number of the attempt, unique in the simulation.
     pub call: u64,
+    /// The client for which it is sent.
+    pub client: acl::Caller,
     /// The request.
     pub request: Request,
     /// The newest index in any reply when the client began: a fresh read must see it.
@@ -250,10 +254,17 @@ impl Stage {
     pub fn new(seed: u64, focus: Focus, fault_injection: FaultInjection, detail: Detail) -> Self {
         let mut draw = Draw::new(seed);
         let mut plan = Plan::draw(&mut draw);
+        // No random draw, so that the other seeds are unchanged.
+        plan.has_acl = seed % 4 == 1;
         focus.adjust(&mut plan);
         fault_injection.adjust(&mut plan);
         plan.suit_reach();
         Self::of(plan, draw, fault_injection, detail)
+    }
+
+    /// Returns the caller of all clients.
+    pub fn client(&self) -> acl::Caller {
+        intruder::caller(if self.plan.has_acl { intruder::MANAGEMENT } else { "" })
     }
 
     /// Returns the stage of a plan that was made without randomness.

@@ -12,6 +12,9 @@ pub(super) enum ValueError {
     /// Not a format of logs.
     #[error("must be `text` or `json`")]
     LogFormat,
+    /// Not a default policy of access control lists.
+    #[error("must be `allow` or `deny`")]
+    DefaultPolicy,
     /// Not a number of holders.
     #[error("not a number of holders, 1 or more; to fail at once, use --once")]
     Holders,

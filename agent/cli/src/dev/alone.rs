@@ -25,7 +25,7 @@ pub(super) async fn run(options: DevOptions) -> Result<(), RunError> {
     let certificates = Development::prepare(&folder.path.join("tls"), &node.name)?;
     let mut identities = Identities::load(certificates)?;
 
-    let config = server_config(&options.node, &folder.path);
+    let config = ServerConfig { acl: options.acl.clone(), ..server_config(&options.node, &folder.path) };
     let data_dir = config.data_dir.clone();
     let server = crate::server::start(config, &node, identities.server.clone())?;
     // A server that founds its cluster alone has done so when its start returns.

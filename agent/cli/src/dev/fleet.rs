@@ -26,7 +26,8 @@ pub(super) async fn run(options: DevOptions, count: u8) -> Result<(), RunError> 
     // Named in the configurations, from which a server is started by hand in any folder.
     let certificates = Development::prepare(&absolute(&folder.path)?.join("tls"), &node.name)?;
     let mut ports = Ports::default();
-    let servers = member::prepare(&folder.path, count, &options.node.datacenter, &certificates, &mut ports)?;
+    let cluster = (options.node.datacenter.as_str(), &options.acl);
+    let servers = member::prepare(&folder.path, count, cluster, &certificates, &mut ports)?;
     let mut identity = certificates.identity(Role::Agent)?;
 
     let (mut all, mut ends) = Processes::of(servers, 0, options.log_format);

@@ -9,7 +9,7 @@ use crate::error::RunError;
 use lockmesh_net::config::{NodeConfig, TlsConfig};
 use lockmesh_net::{Development, Role};
 use lockmesh_server::bootstrap::cluster_of;
-use lockmesh_server::config::{HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
+use lockmesh_server::config::{AclConfig, HttpConfig, QuorumConfig, RpcConfig, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
@@ -91,7 +91,7 @@ pub(super) fn members_with_data(folder: &Path) -> usize {
 pub(super) fn prepare(
     folder: &Path,
     count: u8,
-    datacenter: &str,
+    cluster: (&str, &AclConfig),
     certificates: &Development,
     ports: &mut Ports,
 ) -> Result<Vec<ServerFolder>, RunError> {
@@ -112,7 +112,7 @@ pub(super) fn prepare(
         (1..=count).map(|number| ServerFolder::numbered(&folder, number)).collect();
     assign_addresses(&mut members, with_data, ports)?;
     for member in &members {
-        prepare_one(member, &members, (with_data, datacenter), certificates)?;
+        prepare_one(member, &members, (with_data, cluster), certificates)?;
     }
     Ok(members)
 }
@@ -145,7 +145,7 @@ fn assign_addresses(
 fn prepare_one(
     member: &ServerFolder,
     all: &[ServerFolder],
-    (with_data, datacenter): (usize, &str),
+    (with_data, (datacenter, acl)): (usize, (&str, &AclConfig)),
     certificates: &Development,
 ) -> Result<(), RunError> {
     let files = member.home.prepare(certificates)?;
@@ -171,6 +171,7 @@ fn prepare_one(
             join: others.map(|other| other.address.to_string()).collect(),
             ..QuorumConfig::default()
         },
+        acl: acl.clone(),
         ..ServerConfig::default()
     };
     member.home.write_config(&config::text_of(&config))
@@ -185,7 +186,8 @@ mod tests {
     fn prepared(folder: &Path, count: u8) -> Result<Vec<ServerFolder>, String> {
         let certificates =
             Development::prepare(&folder.join("tls"), &"host".into()).expect("they can be made");
-        prepare(folder, count, "dc1", &certificates, &mut Ports::default()).map_err(|error| error.to_string())
+        prepare(folder, count, ("dc1", &AclConfig::default()), &certificates, &mut Ports::default())
+            .map_err(|error| error.to_string())
     }
 
     fn give_data(members: &[ServerFolder]) {

@@ -45,7 +45,8 @@ pub(super) async fn run(options: DevOptions, nodes: u8, servers: u8) -> Result<(
     let certificates = Development::prepare(&path.join("tls"), &node::host_name().into())?;
     let are_old = member::members_with_data(&path) > 0;
     let mut ports = Ports::default();
-    let servers = member::prepare(&path, servers, &options.node.datacenter, &certificates, &mut ports)?;
+    let cluster = (options.node.datacenter.as_str(), &options.acl);
+    let servers = member::prepare(&path, servers, cluster, &certificates, &mut ports)?;
 
     let (mut all, mut ends) = Processes::of(servers, nodes, options.log_format);
     let began = async {

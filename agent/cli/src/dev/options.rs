@@ -2,6 +2,7 @@
 
 use lockmesh_agent::config::HttpConfig;
 use lockmesh_net::config::{LogFormat, NodeConfig};
+use lockmesh_server::config::AclConfig;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ pub struct DevOptions {
     /// The number of agents with their own processes, as have their servers; `None` for one agent
     /// in this process.
     pub nodes: Option<u8>,
+    /// The access control lists with which the cluster begins.
+    pub acl: AclConfig,
     /// The log format of this process and of those that it starts.
     pub log_format: LogFormat,
 }
@@ -45,6 +48,7 @@ impl Default for DevOptions {
             session_ttl_min: HttpConfig::default().session_ttl_min,
             servers: None,
             nodes: None,
+            acl: AclConfig::default(),
             log_format: LogFormat::default(),
         }
     }

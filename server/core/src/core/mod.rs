@@ -329,7 +329,7 @@ impl Core {
                 self.replica.gather_own(raise);
             }
             let start = &self.replica.config.cluster_start.acl;
-            if let Some(change) = acl_upkeep::wanted_change(&self.view(now), start, wall) {
+            for change in acl_upkeep::wanted_changes(&self.view(now), start, wall) {
                 self.replica.gather_own(change);
             }
             self.manage(now, AutopilotInput::Manage(wall), outbox);

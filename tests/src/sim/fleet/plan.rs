@@ -94,6 +94,7 @@ pub(super) fn plan(options: &Options, loses_one_in: u64, residents: ResidentPlan
         },
         mesh: mesh(options.mesh, agents),
         reach: ReachPlan::default(),
+        has_acl: false,
     }
 }
 

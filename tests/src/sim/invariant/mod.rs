@@ -27,6 +27,7 @@
 //! | `leadership` | an agent treats a server as leader only on that server's own word |
 //! | `registrations` | no command precedes its registration, or follows its known removal |
 //! | `parked_reads` | a read is parked at a server only while a caller waits for it |
+//! | `access` | a request without the right by the access control lists has no effect |
 //! | `rights` | a client without the right changes no other living node; operator hosts hold |
 //! | `replicas` | servers that applied the same index hold the same state |
 //! | `raft` | one leader and one vote per term, logs that agree, committed entries stay |
@@ -36,6 +37,7 @@
 //!
 //! `agent_event` defines the events between an agent and its environment.
 
+mod access;
 mod acknowledgements;
 pub mod agent_event;
 mod atomic_invalidation;
@@ -279,6 +281,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(fencing::Fencing::default()),
         Box::new(deadlocks::DeadlocksFound::default()),
         Box::new(rights::Rights::default()),
+        Box::new(access::AccessControl::default()),
         Box::new(holder_alive::HolderAlive::default()),
         Box::new(atomic_invalidation::AtomicInvalidation::default()),
         Box::new(check_sessions::CheckSessions::default()),

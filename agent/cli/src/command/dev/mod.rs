@@ -16,7 +16,9 @@ use crate::telemetry;
 use lockmesh_agent::config::{AgentConfig, HttpConfig};
 use lockmesh_agent::http::Listeners;
 use lockmesh_net::config::{LogConfig, LogFormat, NodeConfig, Section};
+use lockmesh_protocol::acl::{AclMode, DefaultPolicy};
 use lockmesh_protocol::duration;
+use lockmesh_server::config::AclConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,6 +71,12 @@ pub struct Args {
     /// Minimum session TTL
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     session_ttl_min: Duration,
+    /// Secret of the management token; enforces access control lists
+    #[arg(long, value_name = "SECRET")]
+    initial_management: Option<String>,
+    /// Reaction to requests without a rule, with --initial-management: allow or deny
+    #[arg(long, value_name = "POLICY", default_value = "deny", requires = "initial_management", value_parser = default_policy)]
+    acl_default_policy: DefaultPolicy,
     /// Log format: text or json; LOCKMESH_LOG sets the level
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = log_format)]
     log_format: LogFormat,
@@ -116,6 +124,7 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
         session_ttl_min: args.session_ttl_min,
         servers: args.servers,
         nodes: args.nodes,
+        acl: acl(args.initial_management, args.acl_default_policy),
         log_format: args.log_format,
     };
     // Checked here already, where an error can name the flag instead of a key.
@@ -128,6 +137,22 @@ fn options(args: Args) -> Result<DevOptions, CliError> {
     let agent = AgentConfig { http, node_meta: options.node_meta.clone(), ..AgentConfig::default() };
     agent.check().map_err(|error| CliError::usage(in_flags(&error.to_string())))?;
     Ok(options)
+}
+
+fn acl(secret: Option<String>, default_policy: DefaultPolicy) -> AclConfig {
+    secret.map_or_else(AclConfig::default, |initial_management| AclConfig {
+        mode: AclMode::Enforce,
+        default_policy,
+        initial_management,
+    })
+}
+
+fn default_policy(text: &str) -> Result<DefaultPolicy, ValueError> {
+    match text {
+        "allow" => Ok(DefaultPolicy::Allow),
+        "deny" => Ok(DefaultPolicy::Deny),
+        _ => Err(ValueError::DefaultPolicy),
+    }
 }
 
 /// Rejects an address that is in use, before any process is started.
