@@ -26,6 +26,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 /// The maximum number of callers whose rights are remembered: some MiB with large policies.
 pub const MAX_CALLERS: usize = 1_024;
@@ -49,6 +50,14 @@ pub struct Acl {
     known: Mutex<KnownRights>,
     /// The agent's own tokens.
     pub(crate) tokens: AgentTokens,
+    /// Follows the settings.
+    task: AbortHandle,
+}
+
+impl Drop for Acl {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// The rights of the last callers.
@@ -60,12 +69,13 @@ struct KnownRights {
 }
 
 impl Acl {
-    /// Begins to follow the settings of the cluster, while the result is in use; must be called
-    /// within a runtime. Until a server has answered, access control counts as off.
+    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a server
+    /// has answered, access control counts as off.
     pub fn start(upstream: &Upstream, tokens: AgentTokens) -> Arc<Self> {
         let settings = watch::Sender::default();
-        tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));
-        Arc::new(Self { settings, known: Mutex::default(), tokens })
+        let following = tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));
+        let task = following.abort_handle();
+        Arc::new(Self { settings, known: Mutex::default(), tokens, task })
     }
 
     /// Returns the settings of the cluster.
@@ -159,17 +169,13 @@ impl KnownRights {
     }
 }
 
-/// Follows the settings until nothing uses them.
+/// Follows the settings.
 async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream) {
     let mut index = None;
     loop {
         let blocking = index.map(|index| Blocking { index, wait: SETTINGS_WAIT });
         let read = Read { query: Query::AclSettings, consistency: Consistency::Stale, blocking };
         let answer = upstream.call(read).await;
-        // This task has one sender, and the agent the other.
-        if settings.sender_count() < 2 {
-            return;
-        }
         let (new, pause) = match &answer {
             Ok(answer) => match &answer.rows {
                 Rows::AclSettings(new) => {

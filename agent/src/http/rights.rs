@@ -20,7 +20,7 @@ const UNKNOWN_RIGHTS: &str = "Permission denied: no server answers, and this age
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judge {
     /// None: every client may send them.
-    Nobody,
+    Open,
     /// The servers: everything that the endpoint answers comes from a call with the client's
     /// token.
     Servers,

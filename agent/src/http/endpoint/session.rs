@@ -301,8 +301,8 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     }
 }
 
-/// Returns `true` if the client may end the sessions of this node. Only then does the agent name the
-/// session in renewals of the node's lease, which the servers do not judge.
+/// Returns `true` if the client may end the sessions of this node. Only then does the agent name
+/// the session in renewals of the node's lease, which the servers do not judge.
 async fn may_end_own(call: &Call<'_>) -> bool {
     let judgement = call.judgement().await;
     judgement.is_ok_and(|rights| rights.permits(Resource::Session, Access::Write, call.own_node()))

@@ -483,7 +483,7 @@ async fn every_route_has_a_judge() {
     let is_named = |path: &&&str| prefixes.iter().any(|prefix| path.starts_with(prefix));
     assert_eq!(by_servers.iter().filter(|path| !is_named(path)).count(), 0, "{by_servers:?}");
     assert_eq!(
-        of(|judge| judge == Judge::Nobody),
+        of(|judge| judge == Judge::Open),
         [
             "/v1/status/leader",
             "/v1/status/peers",
