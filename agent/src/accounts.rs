@@ -1,6 +1,8 @@
 //! The users and groups of this host, as `/etc/passwd` and `/etc/group` list them. Accounts of a
 //! directory service, such as LDAP, are unknown here by name; they can be configured by number.
 
+use lockmesh_protocol::acl::peer::GROUPS_MAX;
+use lockmesh_protocol::acl::{SecretHash, UnixPeer};
 use std::collections::BTreeSet;
 
 /// The lists of users and groups, as read at one moment.
@@ -25,6 +27,25 @@ impl Accounts {
     /// Returns the number of a group, given by name or number.
     pub(crate) fn group(&self, group: &str) -> Option<u32> {
         number(&self.group, group)
+    }
+
+    /// Returns a user of this host for the rules of access control.
+    pub(crate) fn peer(&self, (uid, gid): (u32, u32), otherwise: Option<SecretHash>) -> UnixPeer {
+        let named = |file, number: u32| {
+            rows(file).find(|row| row[2].parse() == Ok(number)).map_or(String::new(), |row| row[0].into())
+        };
+        let user = named(&self.passwd, uid);
+        let lists = |row: &Vec<&str>| {
+            let members = row.get(3).copied().unwrap_or_default();
+            row[2].parse() == Ok(gid) || !user.is_empty() && members.split(',').any(|member| member == user)
+        };
+        let groups = rows(&self.group).filter(lists).flat_map(|row| [row[0].to_owned(), row[2].to_owned()]);
+        let mut groups: Vec<String> = groups.take(GROUPS_MAX).collect();
+        // A group of a directory service.
+        if !groups.contains(&gid.to_string()) {
+            groups.push(gid.to_string());
+        }
+        UnixPeer { uid, gid, group: named(&self.group, gid), user, groups, otherwise }
     }
 
     /// Returns the users of a group: those whose primary group it is, and its listed members.
@@ -63,6 +84,19 @@ mod tests {
             assert_eq!(accounts.group(name), number, "{name}");
         }
         assert_eq!((accounts.group("lock"), accounts.group("")), (None, None));
+    }
+
+    #[test]
+    fn peer_has_primary_and_listed_groups() {
+        let accounts = Accounts {
+            passwd: "root:x:0:0::/:\nann:x:7:70::/:\n".into(),
+            group: "web:x:70:\nwheel:x:10:root,ann\nother:x:80:annie\n".into(),
+        };
+        let ann = accounts.peer((7, 70), None);
+        assert_eq!((ann.user.as_str(), ann.group.as_str()), ("ann", "web"));
+        assert_eq!(ann.groups, ["web", "70", "wheel", "10"]);
+        let unknown = accounts.peer((9, 90), None);
+        assert_eq!((unknown.user.as_str(), unknown.groups.as_slice()), ("", &["90".to_owned()][..]));
     }
 
     #[test]

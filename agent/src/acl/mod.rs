@@ -9,10 +9,13 @@
 //! | file | is |
 //! |---|---|
 //! | `mod.rs` | the settings and the rights of callers |
+//! | `peers.rs` | the users of this host as callers |
 //! | `tokens.rs` | the agent's own tokens, and their file |
 
+mod peers;
 mod tokens;
 
+use peers::Peers;
 pub(crate) use tokens::caller;
 pub use tokens::{AgentTokens, TokenFileError};
 
@@ -26,6 +29,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 /// The maximum number of callers whose rights are remembered: some MiB with large policies.
 pub const MAX_CALLERS: usize = 1_024;
@@ -49,6 +53,16 @@ pub struct Acl {
     known: Mutex<KnownRights>,
     /// The agent's own tokens.
     pub(crate) tokens: AgentTokens,
+    /// The users of this host.
+    pub(crate) peers: Peers,
+    /// Follows the settings.
+    task: AbortHandle,
+}
+
+impl Drop for Acl {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// The rights of the last callers.
@@ -60,12 +74,13 @@ struct KnownRights {
 }
 
 impl Acl {
-    /// Begins to follow the settings of the cluster, while the result is in use; must be called
-    /// within a runtime. Until a server has answered, access control counts as off.
+    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a server
+    /// has answered, access control counts as off.
     pub fn start(upstream: &Upstream, tokens: AgentTokens) -> Arc<Self> {
         let settings = watch::Sender::default();
-        tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));
-        Arc::new(Self { settings, known: Mutex::default(), tokens })
+        let following = tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));
+        let task = following.abort_handle();
+        Arc::new(Self { settings, known: Mutex::default(), tokens, peers: Peers::default(), task })
     }
 
     /// Returns the settings of the cluster.
@@ -103,7 +118,7 @@ impl Acl {
     pub async fn rights(
         &self,
         upstream: &Upstream,
-        caller: Caller,
+        caller: &Caller,
     ) -> Result<Option<Arc<Rights>>, Unavailable> {
         if self.settings.borrow().mode != AclMode::Enforce {
             return Ok(None);
@@ -120,12 +135,12 @@ impl Acl {
         let answer = tokio::time::timeout(RIGHTS_TIMEOUT, upstream.call(read)).await;
         match answer.unwrap_or_else(|_| silent()).map(|answer| answer.rows.clone()) {
             Ok(Rows::Rights(Some(rights))) => {
-                self.known().remember(caller, Arc::clone(&rights));
+                self.known().remember(caller.clone(), Arc::clone(&rights));
                 Ok(Some(rights))
             }
             Ok(Rows::Rights(None)) => Ok(None),
             Err(refused @ Unavailable::NoAccess(_)) => {
-                self.known().rights.remove(&caller);
+                self.known().rights.remove(caller);
                 Err(refused)
             }
             Err(reason) => known.map(Some).ok_or(reason),
@@ -139,9 +154,9 @@ impl Acl {
 }
 
 impl KnownRights {
-    fn used(&mut self, caller: Caller) -> Option<Arc<Rights>> {
+    fn used(&mut self, caller: &Caller) -> Option<Arc<Rights>> {
         self.uses += 1;
-        let (last_use, rights) = self.rights.get_mut(&caller)?;
+        let (last_use, rights) = self.rights.get_mut(caller)?;
         *last_use = self.uses;
         Some(Arc::clone(rights))
     }
@@ -152,24 +167,20 @@ impl KnownRights {
         self.rights.insert(caller, (self.uses, rights));
         if self.rights.len() > MAX_CALLERS {
             let oldest = self.rights.iter().min_by_key(|(_, (last_use, _))| *last_use);
-            if let Some(oldest) = oldest.map(|(caller, _)| *caller) {
+            if let Some(oldest) = oldest.map(|(caller, _)| caller.clone()) {
                 self.rights.remove(&oldest);
             }
         }
     }
 }
 
-/// Follows the settings until nothing uses them.
+/// Follows the settings.
 async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream) {
     let mut index = None;
     loop {
         let blocking = index.map(|index| Blocking { index, wait: SETTINGS_WAIT });
         let read = Read { query: Query::AclSettings, consistency: Consistency::Stale, blocking };
         let answer = upstream.call(read).await;
-        // This task has one sender, and the agent the other.
-        if settings.sender_count() < 2 {
-            return;
-        }
         let (new, pause) = match &answer {
             Ok(answer) => match &answer.rows {
                 Rows::AclSettings(new) => {
@@ -210,10 +221,10 @@ mod tests {
         let mut known = KnownRights::default();
         let caller = |number: usize| Caller::Token(SecretHash::of(&number.to_string()));
         (0..MAX_CALLERS).for_each(|number| known.remember(caller(number), rights()));
-        assert!(known.used(caller(0)).is_some());
+        assert!(known.used(&caller(0)).is_some());
         known.remember(Caller::Anonymous, rights());
         assert_eq!(known.rights.len(), MAX_CALLERS);
-        assert!(known.used(caller(0)).is_some() && known.used(Caller::Anonymous).is_some());
-        assert!(known.used(caller(1)).is_none(), "the other ones were used later");
+        assert!(known.used(&caller(0)).is_some() && known.used(&Caller::Anonymous).is_some());
+        assert!(known.used(&caller(1)).is_none(), "the other ones were used later");
     }
 }

@@ -74,7 +74,8 @@ impl AgentTokens {
 
     /// Returns the caller of a request without a token.
     pub(crate) fn default_caller(&self) -> Caller {
-        self.default.lock().unwrap_or_else(PoisonError::into_inner).unwrap_or(Caller::Anonymous)
+        let default = self.default.lock().unwrap_or_else(PoisonError::into_inner);
+        default.clone().unwrap_or(Caller::Anonymous)
     }
 
     /// Replaces the token of this name; an empty one removes it. Returns `false` for an unknown

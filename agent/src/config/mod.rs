@@ -5,14 +5,12 @@
 //! file equal to [`AgentConfig::default`].
 
 mod access;
-mod acl;
 pub mod definitions;
 mod hosts;
 mod scripts;
 mod value;
 
 pub use access::{AccessConfig, Level, OVERFLOW_ID, Origins, Subject, UserRule, rule_key};
-pub use acl::{AclConfig, AclTokens};
 pub use hosts::{HostPattern, HostPatternError};
 pub use scripts::Scripts;
 pub use value::{FileMode, WindowWord};
@@ -149,6 +147,20 @@ sections! {
         /// The UDP address for datagrams of other agents, as `ip:port`; empty for the address of
         /// the agent's own `listen`, with the next higher port.
         listen: Option<SocketAddr> as "empty_is_none" = None;
+    }
+
+    /// Access control on this agent. Its settings are those of the cluster.
+    pub struct AclConfig {
+        /// `true` if tokens that are set with `PUT /v1/agent/token/NAME` outlive the process.
+        enable_token_persistence: bool = false;
+        /// The agent's own tokens.
+        tokens: AclTokens;
+    }
+
+    /// The agent's own tokens.
+    pub struct AclTokens {
+        /// The secret of the token for requests without one; empty for none.
+        default: String = String::new();
     }
 
     /// Sessions that are created through this agent, and those that guards follow here.

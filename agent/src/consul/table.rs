@@ -9,28 +9,11 @@ const fn row(names: &'static [&'static str], feature: &'static str, remedy: Reme
 
 const NO_MESH: Remedy = Absent("keep Consul or another service mesh for it");
 const NO_ENTERPRISE: Remedy = Absent("use one cluster per tenant");
-const NO_ACLS: Remedy = Absent("restrict the agent's socket with `http.socket_group`");
 const NO_DNS: Remedy = Absent("resolve names elsewhere");
 const ONE_DATACENTER: Remedy = Absent("use one cluster per datacenter");
 
 /// Routes that no endpoint serves.
 pub static ROUTES: &[Row] = &[
-    Row {
-        // All paths, because clients take a 404 for an empty list.
-        names: &[
-            "/v1/acl/auth-method",
-            "/v1/acl/auth-method/",
-            "/v1/acl/auth-methods",
-            "/v1/acl/binding-rule",
-            "/v1/acl/binding-rule/",
-            "/v1/acl/binding-rules",
-            "/v1/acl/login",
-            "/v1/acl/logout",
-        ],
-        feature: "auth methods of ACLs",
-        remedy: Absent("create tokens with `PUT /v1/acl/token`"),
-        disabled: Some((401, "ACL support disabled")),
-    },
     // Before the other routes of the service mesh, because clients know Consul's answer.
     Row {
         names: &["/v1/agent/connect/ca/roots", "/v1/connect/ca/roots"],
@@ -382,20 +365,23 @@ pub static KEYS: &[Row] = &[
             "acl_datacenter",
             "acl_agent_master_token",
             "acl_agent_token",
-            "acl_default_policy",
             "acl_disabled_ttl",
             "acl_down_policy",
-            "acl_enable_key_list_policy",
-            "acl_master_token",
             "acl_replication_token",
-            "acl_token",
             "acl_ttl",
             "enable_acl_replication",
             "primary_datacenter",
         ],
-        "ACLs",
-        NO_ACLS,
+        "other settings of ACLs",
+        Absent("remove it: an agent needs no token for itself, and there is one datacenter"),
     ),
+    row(&["acl_token"], "token of an agent", Here("`acl.tokens.default` of an agent")),
+    row(
+        &["acl_default_policy", "acl_enable_key_list_policy"],
+        "settings of ACLs",
+        Here("`PUT /v1/lockmesh/acl`"),
+    ),
+    row(&["acl_master_token"], "first token of ACLs", Here("`acl.initial_management` of a server")),
     row(
         &[
             "connect",

@@ -1,7 +1,8 @@
 //! The audit log: one line for each operator request and each recursive delete.
 //!
 //! A line has the target `audit`, the level INFO, and these fields: `peer` (`unix` or a TCP
-//! address), `uid` and `pid` of a process on the Unix socket, `node` (this agent's), `request`
+//! address), `uid` and `pid` of a process on the Unix socket, `token` (the accessor id of the
+//! request's token, with access control), `node` (this agent's), `request`
 //! (method and path, without parameters that may hold a secret), `keys` (the prefixes of a
 //! recursive delete) and `result` (the status of the response). Values of keys and tokens are never
 //! logged.
@@ -112,9 +113,12 @@ pub(super) async fn recorded(
     keys: &[&str],
     answer: impl Future<Output = Result<Response<Body>, Failure>>,
 ) -> Result<Response<Body>, Failure> {
+    // Deletes are frequent, and the servers have judged them.
+    let token = if action == Action::Operate { call.accessor().await } else { None };
     let mut record = Record {
         call,
         action,
+        token,
         // The debug format escapes line breaks, so that the keys stay on one line.
         keys: (!keys.is_empty()).then(|| cut(format!("{keys:?}"), MAX_TEXT)),
         status: None,
@@ -128,13 +132,14 @@ pub(super) async fn recorded(
 struct Record<'c> {
     call: &'c Call<'c>,
     action: Action,
+    token: Option<String>,
     keys: Option<String>,
     status: Option<StatusCode>,
 }
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        let Self { call, action, keys, status } = self;
+        let Self { call, action, token, keys, status } = self;
         let Some(suppressed) = call.api.access.audit.admit(*action, *status) else { return };
         let suppressed = (suppressed > 0).then_some(suppressed);
         let (peer, uid, pid) = (call.peer, call.peer.uid(), call.peer.pid());
@@ -143,7 +148,8 @@ impl Drop for Record<'_> {
         let keys = keys.as_deref();
         match action {
             Action::Operate => {
-                tracing::info!(target: AUDIT, %peer, uid, pid, %node, request, keys, result, suppressed, "operator request");
+                let token = token.as_deref();
+                tracing::info!(target: AUDIT, %peer, uid, pid, token, %node, request, keys, result, suppressed, "operator request");
             }
             Action::DeleteTree => {
                 tracing::info!(target: AUDIT, %peer, uid, pid, %node, request, keys, result, suppressed, "recursive delete");

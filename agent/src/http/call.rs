@@ -35,7 +35,7 @@ const MAX_DISCARDED: usize = 8 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A request on its way through an endpoint.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Call<'a> {
     /// The context of the request.
     pub(super) api: &'a Api,

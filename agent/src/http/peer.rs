@@ -1,5 +1,6 @@
 //! The client at the other end of a connection, as the system reports it.
 
+use crate::config::OVERFLOW_ID;
 use crate::process::SocketClient;
 use rustix::time::{ClockId, clock_gettime};
 use std::fmt;
@@ -63,6 +64,19 @@ impl Peer {
         match self {
             Self::Unix { uid, .. } => uid,
             Self::Tcp(_) => None,
+        }
+    }
+
+    /// Returns the user and its group, on the Unix socket; `None` if the kernel does not show them,
+    /// because the client is in another user or PID namespace.
+    pub(super) fn user(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Unix { uid: Some(uid), gid: Some(gid), pid: Some(1..), .. }
+                if uid != OVERFLOW_ID && gid != OVERFLOW_ID =>
+            {
+                Some((uid, gid))
+            }
+            _ => None,
         }
     }
 

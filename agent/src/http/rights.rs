@@ -7,7 +7,7 @@ use super::call::Call;
 use super::endpoint::table::Route;
 use http::{Method, StatusCode};
 use lockmesh_client::outcome::Outcome;
-use lockmesh_protocol::acl::{Access, Resource, Rights};
+use lockmesh_protocol::acl::{Access, Resource, Rights, Who};
 use lockmesh_protocol::record::Check;
 use lockmesh_protocol::rpc::Unavailable;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const UNKNOWN_RIGHTS: &str = "Permission denied: no server answers, and this age
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judge {
     /// None: every client may send them.
-    Nobody,
+    Open,
     /// The servers: everything that the endpoint answers comes from a call with the client's
     /// token.
     Servers,
@@ -75,10 +75,20 @@ fn owner(check: &Check) -> (Resource, &str) {
 impl Call<'_> {
     /// Returns the rights of this client, from a server or as last known.
     pub(super) async fn judgement(&self) -> Result<Judgement, Failure> {
-        match self.api.acl.rights(&self.upstream, self.caller).await {
+        match self.api.acl.rights(&self.upstream, &self.caller).await {
             Ok(rights) => Ok(Judgement(rights)),
             Err(refused @ Unavailable::NoAccess(_)) => Err(refused.into()),
             Err(_) => Err(Failure::new(StatusCode::FORBIDDEN, UNKNOWN_RIGHTS).with_outcome(Outcome::NotDone)),
+        }
+    }
+
+    /// Returns the accessor id of this client's token, if it has one and requests are judged.
+    pub(super) async fn accessor(&self) -> Option<String> {
+        let Ok(Judgement(Some(rights))) = self.judgement().await else { return None };
+        match &rights.who {
+            Who::Token(accessor) => Some(accessor.clone()),
+            Who::Peer { uid, node, .. } => Some(format!("unix:{node}:{uid}")),
+            Who::Agent(_) | Who::Anonymous => None,
         }
     }
 
@@ -88,18 +98,28 @@ impl Call<'_> {
     }
 }
 
-/// Rejects a request about access control while there is none, and one that the router judges and
-/// for which the client has no right.
-pub(super) async fn judge(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
-    if is_about_acls(route.path) && call.api.acl.is_off() {
-        return Err(Failure::new(StatusCode::UNAUTHORIZED, DISABLED));
+/// Rejects a request about access control while there is none.
+pub(super) fn check_enabled(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
+    match is_about_acls(route.path) && call.api.acl.is_off() {
+        true => Err(disabled()),
+        false => Ok(()),
     }
+}
+
+/// The failure of a request about access control while there is none.
+pub(super) fn disabled() -> Failure {
+    Failure::new(StatusCode::UNAUTHORIZED, DISABLED)
+}
+
+/// Rejects a request that the router judges and for which the client has no right.
+pub(super) async fn judge(call: &Call<'_>, route: &Route) -> Result<(), Failure> {
     let Judge::Router(resource) = route.judge else { return Ok(()) };
     let access = match *call.method() {
         Method::GET | Method::HEAD => Access::Read,
         _ => Access::Write,
     };
-    call.judgement().await?.check(resource, access, call.own_node())
+    let name = if resource.is_single() { "" } else { call.own_node() };
+    call.judgement().await?.check(resource, access, name)
 }
 
 /// Returns `true` for the path of an endpoint that exists with access control only.

@@ -80,7 +80,10 @@ async fn answer(api: &Api, peer: Peer, head: &Parts, body: Body) -> (Response<Bo
         // Go's router takes `/v1/kv` for a misspelled `/v1/kv/`.
         return match (below(&decoded), consul::route(&decoded)) {
             (Some(clean), _) => (redirect(head, &clean), "redirect"),
-            (None, Some(row)) => (absent(api, head, &decoded, row), "absent"),
+            (None, _) if rights::is_about_acls(&decoded) && api.acl.is_off() => {
+                (rights::disabled().into_response(), "absent")
+            }
+            (None, Some(row)) => (absent(head, &decoded, row), "absent"),
             (None, None) => (unknown(&decoded), "unknown"),
         };
     };
@@ -125,13 +128,15 @@ async fn guarded(
         let text = "Invalid URL path: it is not UTF-8; encode names as UTF-8 before escaping them";
         return Failure::bad_request(text).into_response();
     }
-    let caller = caller(api, head, &params);
-    let upstream = api.upstream.for_caller(caller);
+    let caller = caller(api, peer, head, &params);
+    let upstream = api.upstream.for_caller(caller.clone());
     let call = Call { api, upstream, caller, peer, head, tail, is_lossy, params };
-    let allowed = match access::check(&call, [access::need_of(verb, &call)]).and_then(|()| check_token(&call))
-    {
-        Ok(()) if route.judge != Judge::Servers => Box::pin(rights::judge(&call, route)).await,
-        allowed => allowed,
+    let allowed = access::check(&call, [access::need_of(verb, &call)])
+        .and_then(|()| check_token(&call))
+        .and_then(|()| rights::check_enabled(&call, route));
+    let allowed = match (allowed, route.judge) {
+        (Ok(()), Judge::Router(_)) => Box::pin(rights::judge(&call, route)).await,
+        (allowed, _) => allowed,
     };
     let answer = match (verb.right, allowed) {
         // Boxed, so that the hot paths do not pay for it in memory.
@@ -148,9 +153,16 @@ async fn guarded(
 }
 
 /// Returns the identity of a request's client.
-fn caller(api: &Api, head: &Parts, params: &Params<'_>) -> Caller {
-    let sent = token::sent(&head.headers, params).and_then(acl::caller);
-    sent.unwrap_or_else(|| api.acl.tokens.default_caller())
+fn caller(api: &Api, peer: Peer, head: &Parts, params: &Params<'_>) -> Caller {
+    // A token decides alone, also one that names nobody.
+    if let Some(sent) = token::sent(&head.headers, params).and_then(acl::caller) {
+        return sent;
+    }
+    let default = api.acl.tokens.default_caller();
+    match peer.user().filter(|_| !api.acl.is_off()) {
+        Some(user) => api.acl.peers.caller(user, &default),
+        None => default,
+    }
 }
 
 /// Runs an operator request, if it is allowed: only from the operators' socket, and always with a
@@ -260,9 +272,8 @@ fn redirect(head: &Parts, to: &str) -> Response<Body> {
 
 /// A route of Consul whose feature Lockmesh does not have. 501, because clients take a 404 for an
 /// answer: that there is no such service, or no such query.
-fn absent(api: &Api, head: &Parts, path: &str, row: &Row) -> Response<Body> {
-    let is_served_otherwise = rights::is_about_acls(path) && !api.acl.is_off();
-    let failure = match row.disabled.filter(|_| !is_served_otherwise) {
+fn absent(head: &Parts, path: &str, row: &Row) -> Response<Body> {
+    let failure = match row.disabled {
         Some((status, text)) => Failure::new(StatusCode::from_u16(status).unwrap_or(ABSENT), text),
         None => Failure::new(ABSENT, row.explain(&format!("{} {path}", head.method))),
     };

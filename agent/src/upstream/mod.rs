@@ -154,7 +154,7 @@ impl Upstream {
     /// was retried within the hold timeout, a command under one request id; a further retry is the
     /// caller's decision.
     pub async fn call<C: Call>(&self, call: C) -> Result<C::Answer, Unavailable> {
-        C::answer(self.quorum.clone().call(self.caller, call.local_call()).await?).map_err(misfit)
+        C::answer(self.quorum.clone().call(self.caller.clone(), call.local_call()).await?).map_err(misfit)
     }
 
     /// Returns what this agent lacks of the mesh, from the nearest server, or from the leader if

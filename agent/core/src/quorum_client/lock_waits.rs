@@ -221,7 +221,7 @@ impl LockWaits {
 
     fn propose_enqueue(&mut self, token: CallToken, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get(&token) else { return };
-        let (caller, command) = (lock_wait.caller, lock_wait.enqueue());
+        let (caller, command) = (lock_wait.caller.clone(), lock_wait.enqueue());
         up.requests.propose(caller, Owner::LockWait(token), command, up.cx);
     }
 

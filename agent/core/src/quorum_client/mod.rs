@@ -367,7 +367,7 @@ impl QuorumClient {
             LocalCall::Read { query, consistency, blocking: Some(Blocking { index, wait }) }
                 if index.0 > 0 =>
             {
-                let wanted = SharedQuery { caller, query, consistency, index };
+                let wanted = SharedQuery { caller: caller.clone(), query, consistency, index };
                 if !up.cx.in_hurry {
                     return self.shared_reads.join(token, wanted, wait, up);
                 }

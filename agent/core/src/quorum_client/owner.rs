@@ -18,7 +18,7 @@ pub(super) struct RequestNumber(pub(super) u64);
 pub(super) struct SharedReadNumber(pub(super) u64);
 
 /// The owner of a request, which receives its reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     Caller(CallToken),
     SharedRead(SharedReadNumber),

@@ -267,7 +267,7 @@ impl Requests {
             deadline: (effort == Effort::Held).then(|| cx.now + self.hold_time + view_wait(&request)),
             request,
             caller,
-            owner,
+            owner: owner.clone(),
             effort,
             begun: cx.now,
             backoff: Backoff::new(RETRY_BACKOFF, cx.random.number()),
@@ -331,7 +331,7 @@ impl Requests {
             deadline = deadline.min((pending.begun + longest).max(cx.now));
         }
         let call = PendingCall { kind: CallKind::Attempt(number), scope, begun: cx.now, deadline };
-        let id = routes.send_as(pending.caller, slot, connection, call, request, cx);
+        let id = routes.send_as(pending.caller.clone(), (slot, connection), call, request, cx);
         pending.stage = RequestStage::Sent(slot, id);
         None
     }
@@ -610,7 +610,7 @@ impl Requests {
             let reason = if cx.is_closed { shutting_down() } else { failure };
             return self.finish(number, Err(reason), cx);
         }
-        let owner = pending.owner;
+        let owner = pending.owner.clone();
         let is_first = pending.effort == Effort::Held;
         if is_first {
             pending.backoff = Backoff::new(RESOLVE_BACKOFF, cx.random.number());

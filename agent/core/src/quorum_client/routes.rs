@@ -367,15 +367,14 @@ impl Routes {
         request: Request,
         cx: &mut Context,
     ) -> CallId {
-        self.send_as(Caller::Agent, slot, connection, call, request, cx)
+        self.send_as(Caller::Agent, (slot, connection), call, request, cx)
     }
 
     /// Sends a call on an established connection.
     pub(super) fn send_as(
         &mut self,
         caller: Caller,
-        slot: Slot,
-        connection: ConnectionId,
+        (slot, connection): (Slot, ConnectionId),
         call: PendingCall,
         request: Request,
         cx: &mut Context,

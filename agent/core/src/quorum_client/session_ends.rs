@@ -53,15 +53,15 @@ impl SessionEnds {
     /// Returns the next sessions to name, `None` if there are none. If there are more than fit,
     /// they are named in turn.
     pub(super) fn next_named(&mut self) -> Option<GivenUpSessions> {
-        let after = self.named_last.map_or(Bound::Unbounded, Bound::Excluded);
+        let after = self.named_last.clone().map_or(Bound::Unbounded, Bound::Excluded);
         let listed = |(key, end): (&(SessionId, Caller), &SessionEnd)| {
             let SessionEnd { silent_for, is_named, .. } = *end;
-            is_named.then_some((*key, GivenUpSession { session: key.0, silent_for }))
+            is_named.then_some((key.clone(), GivenUpSession { session: key.0, silent_for }))
         };
         let later = self.under_way.range((after, Bound::Unbounded)).filter_map(listed);
-        let earlier = self.under_way.iter().take_while(|(key, _)| Some(**key) <= self.named_last);
+        let earlier = self.under_way.iter().take_while(|(key, _)| Some(*key) <= self.named_last.as_ref());
         let named: Vec<_> = later.chain(earlier.filter_map(listed)).take(MAX_GIVEN_UP).collect();
-        self.named_last = Some(named.last()?.0);
+        self.named_last = Some(named.last()?.0.clone());
         let mut named: Vec<_> = named.into_iter().map(|(_, end)| end).collect();
         named.dedup_by_key(|end| end.session);
         GivenUpSessions::try_from(named).ok()
@@ -88,7 +88,8 @@ impl SessionEnds {
         unrenewed_since: Time,
         Upstream { requests, cx }: &mut Upstream,
     ) {
-        let is_known = self.under_way.contains_key(&(session, caller));
+        let key = (session, caller.clone());
+        let is_known = self.under_way.contains_key(&key);
         if !is_known && self.under_way.len() >= MAX_ENDS {
             let what = format!("{MAX_ENDS} sessions are being ended by this agent");
             return cx.reply(token, Err(Unavailable::Overloaded(what)));
@@ -110,11 +111,12 @@ impl SessionEnds {
                 None => Command::DestroySession(session),
             };
             // Every user of the host may request the end of any session.
-            requests.propose(caller, Owner::SessionEnd(session, caller), command.restricted(), cx);
+            let owner = Owner::SessionEnd(session, caller.clone());
+            requests.propose(caller, owner, command.restricted(), cx);
         }
         let is_named = reason != EndReason::ProcessExited;
         let end = SessionEnd { silent_for, is_named, callers: Vec::new() };
-        let end = self.under_way.entry((session, caller)).or_insert(end);
+        let end = self.under_way.entry(key).or_insert(end);
         match reason {
             EndReason::Closed | EndReason::ProcessExited => end.callers.push(token),
             EndReason::GivenUp(_) | EndReason::Confirmed(_) | EndReason::Unconfirmed => {

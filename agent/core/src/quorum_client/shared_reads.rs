@@ -33,7 +33,7 @@ pub(super) struct SharedQuery {
 impl SharedQuery {
     fn key(&self) -> Vec<u8> {
         let mut key = Vec::with_capacity(64);
-        wire::encode_into(&(self.caller, &self.query, self.consistency, self.index), &mut key);
+        wire::encode_into(&(&self.caller, &self.query, self.consistency, self.index), &mut key);
         key
     }
 
@@ -103,8 +103,13 @@ impl SharedReads {
         let number = SharedReadNumber(self.last);
         let request = wanted.request(SHARED_READ_WAIT);
         // Without a deadline: each caller has its own, and the last one to leave ends it.
-        let request =
-            up.requests.begin_as(wanted.caller, Owner::SharedRead(number), request, Effort::Endless, up.cx);
+        let request = up.requests.begin_as(
+            wanted.caller.clone(),
+            Owner::SharedRead(number),
+            request,
+            Effort::Endless,
+            up.cx,
+        );
         self.open.insert(key.clone(), number);
         let waiters = BTreeSet::new();
         let read = SharedRead { wanted, key, request, begun: up.cx.now, first, waiters, is_late: false };
@@ -194,7 +199,7 @@ impl SharedRead {
     /// Sends the read again.
     fn renew(&mut self, number: SharedReadNumber, wait: Duration, effort: Effort, up: &mut Upstream) {
         let request = self.wanted.request(wait);
-        let (caller, owner) = (self.wanted.caller, Owner::SharedRead(number));
+        let (caller, owner) = (self.wanted.caller.clone(), Owner::SharedRead(number));
         self.request = up.requests.begin_as(caller, owner, request, effort, up.cx);
         self.begun = up.cx.now;
     }

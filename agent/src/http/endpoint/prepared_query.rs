@@ -13,14 +13,16 @@ use super::super::shapes;
 use super::instances;
 use super::misfit;
 use super::prepared_query_body::{self as query_body, Draft};
+use crate::acl;
 use crate::go::json::{JsonError, first_value};
 use crate::go::number::{parse_bool, parse_int};
 use http::{Method, Response};
 use lockmesh_agent_core::prepared_query::{Execution, check, filled};
-use lockmesh_client::shape::json::Layout;
 use lockmesh_client::shape::prepared_query::{Dns, Executed, Explained, Meta};
 use lockmesh_client::shape::session::Created;
+use lockmesh_client::shape::{self, json::Layout};
 use lockmesh_net::random;
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::command::{Command, NewQuery, QueryCommand};
 use lockmesh_protocol::id::{LogIndex, QueryId};
 use lockmesh_protocol::prepared_query::{PreparedQuery, QUERY_NAME_MAX, TEMPLATE_ERROR_MAX};
@@ -40,12 +42,25 @@ pub(super) async fn all(call: &Call<'_>, body: Body) -> Result<Response<Body>, F
     let options = call.read_options()?;
     let kind = MetaKind::Effective(options.consistency);
     let first = call.read_list(Query::PreparedQueries, options, Some(kind)).await?;
+    let shows_tokens = shows_tokens(call).await?;
+    let rendered = move |rows: &Rows, layout: Layout| {
+        let Rows::PreparedQueries(queries) = rows else { return Err(misfit::wrong_rows()) };
+        Piece::array(queries.iter().map(|query| Ok(shape(query, shows_tokens))), layout)
+    };
     Listing::from(first).respond(Form::of(call, options), rendered).await
 }
 
-fn rendered(rows: &Rows, layout: Layout) -> Result<Piece, Failure> {
-    let Rows::PreparedQueries(queries) = rows else { return Err(misfit::wrong_rows()) };
-    Piece::array(queries.iter().map(|query| Ok(shapes::prepared_query(query))), layout)
+/// Returns `true` if the client may see the tokens of queries, which are secrets.
+async fn shows_tokens(call: &Call<'_>) -> Result<bool, Failure> {
+    Ok(call.judgement().await?.permits(Resource::Acl, Access::Write, ""))
+}
+
+fn shape(query: &PreparedQuery, shows_token: bool) -> shape::prepared_query::PreparedQuery {
+    let mut shape = shapes::prepared_query(query);
+    if !shows_token && !shape.token.is_empty() {
+        shape.token = "<hidden>".into();
+    }
+    shape
 }
 
 /// One query: read, replaced or deleted.
@@ -69,7 +84,8 @@ async fn read(call: &Call<'_>) -> Result<Response<Body>, Failure> {
         return Err(Failure::not_found(NOT_FOUND));
     }
     let Rows::PreparedQueries(queries) = &answer.rows else { return Err(misfit::wrong_rows()) };
-    let shapes: Vec<_> = queries.iter().map(|query| shapes::prepared_query(query)).collect();
+    let shows_tokens = shows_tokens(call).await?;
+    let shapes: Vec<_> = queries.iter().map(|query| shape(query, shows_tokens)).collect();
     Ok(answer::with_meta(answer::json(&shapes, call.layout()), &answer, kind))
 }
 
@@ -156,6 +172,9 @@ pub(super) async fn execute(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         None => false,
     };
     let (resolved, PreparedQuery { spec, .. }) = resolve(call, options).await?;
+    // Read with the rights of the query's own token, if it has one.
+    let upstream = acl::caller(&spec.token).map(|caller| call.api.upstream.for_caller(caller));
+    let call = &Call { upstream: upstream.unwrap_or_else(|| call.upstream.clone()), ..call.clone() };
     let (service, near, dns) =
         (spec.service.service.clone(), spec.service.near.clone(), Dns { ttl: spec.dns_ttl });
     let execution = Execution::new(spec.service, connect);
@@ -191,7 +210,8 @@ pub(super) async fn explain(call: &Call<'_>) -> Result<Response<Body>, Failure> 
     // Consul parses it too, without a use for it.
     limit(call)?;
     let (answer, query) = resolve(call, options).await?;
-    let explained = Explained { query: shapes::prepared_query(&query), meta: meta(&answer, options) };
+    let explained =
+        Explained { query: shape(&query, shows_tokens(call).await?), meta: meta(&answer, options) };
     let contact = (answer.known_leader, answer.last_contact);
     Ok(with_meta(answer::json(&explained, call.layout()), contact, options))
 }

@@ -39,23 +39,31 @@ pub(super) async fn info(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let known_hash = call.params.non_empty("hash");
     let until = Instant::now() + super::super::call::spread(call.wait(call.api.limits.default_query_time)?);
     let mut progress = call.api.registry.progress();
-    let judgement = call.judgement().await?;
+    let id = ServiceId::from(call.tail);
+    if known_hash.is_some()
+        && let Some(found) = call.api.registry.service_health(&id)
+    {
+        // First: a client without the right is not to wait.
+        check_read(call, &found.service).await?;
+    }
     loop {
         // Seen before the service is read, so that a later change ends the wait.
         let is_stopping = progress.borrow_and_update().is_stopping;
-        let found = call.api.registry.service_health(&ServiceId::from(call.tail));
-        let Some(found) = found else {
+        let Some(found) = call.api.registry.service_health(&id) else {
             return Err(Failure::not_found(format!("unknown service ID: {}", call.tail)));
         };
-        judgement.check(Resource::Service, Access::Read, &found.service.name)?;
         let shape = with_hash(shape(call, &found.service));
-        if is_stopping || known_hash != Some(shape.content_hash.as_str()) {
-            return Ok(hashed(call, &shape));
-        }
-        if timeout_at(until, progress.changed()).await.is_err() {
+        let is_new = known_hash != Some(shape.content_hash.as_str());
+        if is_stopping || is_new || timeout_at(until, progress.changed()).await.is_err() {
+            check_read(call, &found.service).await?;
             return Ok(hashed(call, &shape));
         }
     }
+}
+
+/// Rejects the request unless its client may read the service.
+async fn check_read(call: &Call<'_>, service: &Service) -> Result<(), Failure> {
+    call.judgement().await?.check(Resource::Service, Access::Read, &service.name)
 }
 
 pub(super) async fn register(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -111,8 +119,7 @@ pub(super) async fn health_by_id(call: &Call<'_>) -> Result<Response<Body>, Fail
     }
     let found = call.api.registry.service_health(&ServiceId::from(call.tail));
     if let Some(health) = &found {
-        let judgement = call.judgement().await?;
-        judgement.check(Resource::Service, Access::Read, &health.service.name)?;
+        check_read(call, &health.service).await?;
     }
     let aggregate = found.as_ref().map(|health| health.aggregate);
     let shape = match &found {

@@ -16,6 +16,7 @@ use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_client::shape;
 use lockmesh_client::shape::json::Layout;
 use lockmesh_net::random;
+use lockmesh_protocol::acl::{Access, Resource};
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{CheckId, NodeName, SessionId};
 use lockmesh_protocol::lease::{HealthWindow, NodeLeaseQuery};
@@ -283,7 +284,9 @@ fn fresh_id() -> Result<SessionId, Failure> {
 pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let session = named(call)?;
-    if let Some(reason) = end_reason(call, session)? {
+    if let Some(reason) = end_reason(call, session)?
+        && may_end_own(call).await
+    {
         match call.upstream.call(EndSession { session, reason }).await? {
             // The agent retries only ends of sessions of its own node.
             Some(Applied { reply: Reply::Refused(_), .. }) if call.may_operate() => {}
@@ -296,6 +299,13 @@ pub(super) async fn destroy(call: &Call<'_>) -> Result<Response<Body>, Failure> 
         Reply::Refused(refusal) => Err(refusal.into()),
         _ => Ok(answer::with_write_index(answer::flag(true, call.layout()), applied.index)),
     }
+}
+
+/// Returns `true` if the client may end the sessions of this node. Only then does the agent name
+/// the session in renewals of the node's lease, which the servers do not judge.
+async fn may_end_own(call: &Call<'_>) -> bool {
+    let judgement = call.judgement().await;
+    judgement.is_ok_and(|rights| rights.permits(Resource::Session, Access::Write, call.own_node()))
 }
 
 /// Returns the reason why a guard ends its session; `None` for a plain destroy. With a reason the

@@ -1,7 +1,7 @@
 //! The table of all endpoints: path, methods with the right that each needs and the place of its
 //! keys, the judge of tokens, and handler. An endpoint that lacks one of them does not compile.
 
-use super::acl::{policy, role, settings, template, token};
+use super::acl::{binding, policy, role, settings, template, token};
 use super::{
     agent, autopilot, catalog, check, coordinate, event, gossip, health, kv, lockmesh, machine, membership,
     monitoring, operator, prepared_query, registration, service, session, session_events, snapshot, status,
@@ -55,7 +55,7 @@ const PUT_KEY: Right =
     Right::WriteUnless(&["acquire", "release", "cas"], "add `acquire`, `release` or `cas` to the query");
 const DELETE_KEY: Right = Right::WriteUnless(&["cas"], "add `cas` to the query");
 
-const NOBODY: Judge = Judge::Nobody;
+const OPEN: Judge = Judge::Open;
 const SERVERS: Judge = Judge::Servers;
 const ENDPOINT: Judge = Judge::Endpoint;
 const AGENT: Judge = Judge::Router(Resource::Agent);
@@ -179,12 +179,12 @@ endpoints! { |call, body|
     SessionEvents          "/v1/session/events/"                   GET            SESSION  => Box::pin(session_events::events(call)).await,
     EventFire              "/v1/event/fire/"                       PUT            ENDPOINT => Box::pin(event::fire(call, body)).await,
     EventList              "/v1/event/list"                        GET            ENDPOINT => Box::pin(event::list(call)).await,
-    StatusLeader           "/v1/status/leader"                     GET            NOBODY   => status::leader(call).await,
-    StatusPeers            "/v1/status/peers"                      GET            NOBODY   => status::peers(call).await,
+    StatusLeader           "/v1/status/leader"                     GET            OPEN     => status::leader(call).await,
+    StatusPeers            "/v1/status/peers"                      GET            OPEN     => status::peers(call).await,
     Txn                    "/v1/txn"                               OPERATIONS     SERVERS  => Box::pin(txn::run(call, body)).await,
     CatalogRegister        "/v1/catalog/register"                  PUT            SERVERS  => Box::pin(registration::register(call, body)).await,
     CatalogDeregister      "/v1/catalog/deregister"                PUT            SERVERS  => Box::pin(registration::deregister(call, body)).await,
-    CatalogDatacenters     "/v1/catalog/datacenters"               GET            NOBODY   => catalog::datacenters(call),
+    CatalogDatacenters     "/v1/catalog/datacenters"               GET            OPEN     => catalog::datacenters(call),
     CatalogNodes           "/v1/catalog/nodes"                     GET            SERVERS  => catalog::nodes(call).await,
     CatalogNode            "/v1/catalog/node/"                     GET            SERVERS  => catalog::node(call).await,
     CatalogNodeServices    "/v1/catalog/node-services/"            GET            SERVERS  => catalog::node_services(call).await,
@@ -198,7 +198,7 @@ endpoints! { |call, body|
     HealthService          "/v1/health/service/"                   GET            SERVERS  => health::service(call).await,
     HealthConnect          "/v1/health/connect/"                   GET            SERVERS  => Box::pin(health::connect(call)).await,
     HealthIngress          "/v1/health/ingress/"                   GET            SERVERS  => health::ingress(call).await,
-    CoordinateDatacenters  "/v1/coordinate/datacenters"            GET            NOBODY   => coordinate::datacenters(call).await,
+    CoordinateDatacenters  "/v1/coordinate/datacenters"            GET            OPEN     => coordinate::datacenters(call).await,
     CoordinateNodes        "/v1/coordinate/nodes"                  GET            SERVERS  => coordinate::nodes(call).await,
     CoordinateNode         "/v1/coordinate/node/"                  GET            SERVERS  => coordinate::node(call).await,
     CoordinateUpdate       "/v1/coordinate/update"                 PUT            SERVERS  => Box::pin(coordinate::update(call, body)).await,
@@ -240,7 +240,7 @@ endpoints! { |call, body|
     GossipRotate           "/v1/operator/gossip/rotate"            OPERATE        SERVERS  => Box::pin(gossip::rotate(call)).await,
     Snapshot               "/v1/snapshot"                          BACKUPS        SERVERS  => Box::pin(snapshot::run(call, body)).await,
     AclBootstrap           "/v1/acl/bootstrap"                     OPERATE        SERVERS  => Box::pin(settings::bootstrap(call, body)).await,
-    AclReplication         "/v1/acl/replication"                   GET            NOBODY   => settings::replication(call),
+    AclReplication         "/v1/acl/replication"                   GET            OPEN     => settings::replication(call),
     AclTokens              "/v1/acl/tokens"                        GET            SERVERS  => Box::pin(token::list(call)).await,
     AclToken               "/v1/acl/token"                         PUT            SERVERS  => Box::pin(token::create(call, body)).await,
     AclTokenOne            "/v1/acl/token/"                        ROW            SERVERS  => Box::pin(token::one(call, body)).await,
@@ -254,6 +254,14 @@ endpoints! { |call, body|
     AclRole                "/v1/acl/role"                          PUT            SERVERS  => Box::pin(role::create(call, body)).await,
     AclRoleOne             "/v1/acl/role/"                         ROW            SERVERS  => Box::pin(role::one(call, body)).await,
     AclRoleNamed           "/v1/acl/role/name/"                    GET            SERVERS  => Box::pin(role::named(call)).await,
+    AuthMethods            "/v1/acl/auth-methods"                  GET            SERVERS  => Box::pin(binding::methods(call)).await,
+    AuthMethod             "/v1/acl/auth-method"                   PUT            SERVERS  => Box::pin(binding::create_method(call, body)).await,
+    AuthMethodOne          "/v1/acl/auth-method/"                  ROW            SERVERS  => Box::pin(binding::method(call, body)).await,
+    BindingRules           "/v1/acl/binding-rules"                 GET            SERVERS  => Box::pin(binding::rules(call)).await,
+    BindingRule            "/v1/acl/binding-rule"                  PUT            SERVERS  => Box::pin(binding::create_rule(call, body)).await,
+    BindingRuleOne         "/v1/acl/binding-rule/"                 ROW            SERVERS  => Box::pin(binding::rule(call, body)).await,
+    AclLogin               "/v1/acl/login"                         ASK            OPEN     => binding::login(),
+    AclLogout              "/v1/acl/logout"                        ASK            OPEN     => binding::login(),
     AclTemplates           "/v1/acl/templated-policies"            GET            ENDPOINT => Box::pin(template::list(call)).await,
     AclTemplate            "/v1/acl/templated-policy/name/"        GET            ENDPOINT => Box::pin(template::named(call)).await,
     AclTemplatePreview     "/v1/acl/templated-policy/preview/"     ASK            ENDPOINT => Box::pin(template::preview(call, body)).await,
@@ -268,9 +276,9 @@ endpoints! { |call, body|
     Waits                  "/v1/lockmesh/waits"                    BELOW          SERVERS  => lockmesh::waits(call).await,
     OperatorHosts          "/v1/lockmesh/operator-hosts"           GET_OR_OPERATE SERVERS  => Box::pin(lockmesh::operator_hosts(call, body)).await,
     Deadlocks              "/v1/lockmesh/deadlocks"                DEADLOCKS      SERVERS  => Box::pin(lockmesh::deadlocks(call, body)).await,
-    Metrics                "/metrics"                              GET_OR_HEAD    NOBODY   => Ok(monitoring::metrics(call)),
-    Live                   "/health/live"                          GET_OR_HEAD    NOBODY   => Ok(monitoring::live()),
-    Ready                  "/health/ready"                         GET_OR_HEAD    NOBODY   => Ok(Box::pin(monitoring::ready(call)).await),
+    Metrics                "/metrics"                              GET_OR_HEAD    OPEN     => Ok(monitoring::metrics(call)),
+    Live                   "/health/live"                          GET_OR_HEAD    OPEN     => Ok(monitoring::live()),
+    Ready                  "/health/ready"                         GET_OR_HEAD    OPEN     => Ok(Box::pin(monitoring::ready(call)).await),
 }
 
 impl Route {

@@ -15,6 +15,7 @@
 //! | `value.rs` | the fields of rows, as filters see them |
 //! | `check.rs` | from the parsed to the typed filter: selectors, operators, values |
 //! | `evaluate.rs` | evaluation of a row |
+//! | `peer.rs` | selectors of binding rules, for the servers |
 //!
 //! The language is that of go-bexpr 0.1 in Consul 1.8, error texts included. Selectors and
 //! operators are checked against the type of the rows, so a wrong filter is an error even without
@@ -29,12 +30,14 @@ mod check;
 mod evaluate;
 mod expression;
 mod grammar;
+mod peer;
 mod trace;
 mod value;
 
 #[cfg(test)]
 mod tests;
 
+pub(super) use peer::peer_selector;
 pub(super) use value::{Count, List, Record, Value};
 
 use crate::go::literal::quoted;

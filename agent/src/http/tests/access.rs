@@ -60,6 +60,8 @@ fn every_request() -> Vec<(String, Level)> {
     let reads = [
         "PUT /v1/lockmesh/fence/verify",
         "PUT /v1/txn",
+        "POST /v1/acl/templated-policy/preview/x",
+        "POST /v1/internal/acl/authorize",
         "HEAD /metrics",
         "HEAD /health/live",
         "HEAD /health/ready",

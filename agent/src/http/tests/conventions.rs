@@ -113,7 +113,7 @@ async fn tokens_rejected_only_if_configured() {
         let refused = send_with(&stand, "PUT", uri, header).await;
         refused.failed(403, "refused");
         let text = refused.text();
-        assert!(text.contains("ACLs are not implemented") && text.contains("http.refuse_tokens"), "{text}");
+        assert!(text.contains("ACL support disabled") && text.contains("http.refuse_tokens"), "{text}");
     }
     assert_eq!(stand.get("/v1/kv/a").await.status, 404, "nothing was written");
     send_with(&stand, "PUT", "/v1/kv/a", None).await.is(200, "true");

@@ -2,6 +2,7 @@
 //! stand-in for the connection between them.
 
 mod access;
+mod acl;
 mod agent;
 mod bad_input;
 mod bound_sessions;
@@ -43,7 +44,9 @@ use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
+use lockmesh_core::state::visible;
 use lockmesh_core::{Proposal, State};
+use lockmesh_protocol::acl::{AclMode, Caller};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::format;
@@ -103,17 +106,26 @@ pub(super) struct Quorum {
 
 impl Quorum {
     fn apply(&self, command: Command) -> Response {
+        self.apply_as(Caller::Agent, command)
+    }
+
+    /// Applies a command of a client; as in a server, entries have a caller only with access
+    /// control.
+    fn apply_as(&self, caller: Caller, command: Command) -> Response {
         let mut guard = self.state.lock().unwrap();
         let (state, index) = &mut *guard;
         *index += 1;
         // The state knows the node of a client by its agent, which is the first.
-        let request = matches!(command, Command::Restricted(_)).then(|| RequestId {
+        let is_judged = state.acl().settings().mode != AclMode::Off;
+        let caller = if is_judged { caller } else { Caller::Agent };
+        let has_origin = caller != Caller::Agent || matches!(command, Command::Restricted(_));
+        let request = has_origin.then(|| RequestId {
             agent: AgentNumber(1),
             generation: Generation(1),
             sequence: *index,
             lowest: *index,
         });
-        let proposal = Proposal { request, at: WallTime(1_000), command };
+        let proposal = Proposal { request, at: WallTime(1_000), command, caller };
         let applied = state.apply(LogIndex(*index), Term(1), &proposal, &mut Vec::new());
         state.check().expect("the state's invariants hold after every command");
         self.news.send_replace(*index);
@@ -121,10 +133,31 @@ impl Quorum {
     }
 
     fn query(&self, query: &Query) -> Answer {
-        let (index, rows) = self.state.lock().unwrap().0.query(query);
+        self.query_as(Caller::Agent, query).expect("the agent may read it")
+    }
+
+    /// Answers a query as a server does, except that it does not filter names of keys and
+    /// transactions.
+    fn query_as(&self, caller: Caller, query: &Query) -> Result<Answer, Unavailable> {
+        let (state, _) = &*self.state.lock().unwrap();
+        let rights = match state.acl().settings().mode {
+            AclMode::Enforce => {
+                let rights = state.acl().rights(&caller, &"node-one".into(), WallTime(1_000));
+                let judged = rights.and_then(|rights| state.check_query(&rights, query).map(|()| rights));
+                Some(judged.map_err(Unavailable::NoAccess)?)
+            }
+            _ => None,
+        };
+        let (index, rows) = state.query(query);
+        let rows = state.own_rows(&caller, rights.as_ref(), query).unwrap_or(rows);
+        let own = matches!(query, Query::Rights | Query::OwnToken);
+        let (rows, is_filtered) = match rights.filter(|_| !own) {
+            Some(rights) => visible(state, &rights, rows),
+            None => (rows, false),
+        };
         let status = self.status.lock().unwrap();
         let last_contact = status.last_contact.unwrap_or_default();
-        Answer { index, rows, known_leader: status.leader.is_some(), last_contact, is_filtered: false }
+        Ok(Answer { index, rows, known_leader: status.leader.is_some(), last_contact, is_filtered })
     }
 
     fn whole(&self, answer: Answer) -> Response {
@@ -132,7 +165,7 @@ impl Quorum {
             Some(most) if answer.rows.len() > most => {
                 Response::Unavailable(Unavailable::AnswerTooLong { limit: 8 << 20 })
             }
-            _ => Response::Answer(answer),
+            _ => Response::answer(answer).received(),
         }
     }
 
@@ -149,9 +182,14 @@ impl Quorum {
         Response::AnswerPart(Box::new(AnswerPart { answer, view, next: next.map(|next| next as u64) }))
     }
 
-    async fn blocking_query(&self, query: Query, blocking: Blocking) -> Answer {
-        // The agent's own read of the bound sessions is not one of a client.
-        let is_of_a_client = !matches!(query, Query::Bindings(_));
+    async fn blocking_query(
+        &self,
+        caller: Caller,
+        query: Query,
+        blocking: Blocking,
+    ) -> Result<Answer, Unavailable> {
+        // The agent's own reads are not those of a client.
+        let is_of_a_client = !matches!(query, Query::Bindings(_) | Query::AclSettings);
         let _parked = is_of_a_client.then(|| {
             self.waiting.send_modify(|waiting| *waiting += 1);
             Parked(&self.waiting)
@@ -159,12 +197,12 @@ impl Quorum {
         let mut news = self.news.subscribe();
         let end = tokio::time::Instant::now() + blocking.wait;
         loop {
-            let answer = self.query(&query);
+            let answer = self.query_as(caller.clone(), &query)?;
             if answer.index > blocking.index {
-                return answer;
+                return Ok(answer);
             }
             if tokio::time::timeout_at(end, news.changed()).await.is_err() {
-                return answer;
+                return Ok(answer);
             }
         }
     }
@@ -230,18 +268,22 @@ impl Quorum {
         waiting.wait_for(|waiting| *waiting == count).await.unwrap();
     }
 
-    async fn answer(&self, request: Call) -> Response {
+    fn read(&self, answer: Result<Answer, Unavailable>) -> Response {
+        answer.map_or_else(Response::Unavailable, |answer| self.whole(answer))
+    }
+
+    async fn answer(&self, caller: Caller, request: Call) -> Response {
         if let Some(unavailable) = self.broken.lock().unwrap().clone() {
             return Response::Unavailable(unavailable);
         }
         match request {
-            Call::Propose(_, command) => self.apply(command),
+            Call::Propose(_, command) => self.apply_as(caller, command),
             Call::Read { query, blocking: Some(blocking), .. } => {
-                self.whole(self.blocking_query(query, blocking).await)
+                self.read(self.blocking_query(caller, query, blocking).await)
             }
-            Call::Read { query, .. } => self.whole(self.query(&query)),
+            Call::Read { query, .. } => self.read(self.query_as(caller, &query)),
             Call::ReadParts { query, .. } => {
-                let answer = self.query(&query);
+                let answer = self.query_as(caller, &query).expect("only permitted reads are long");
                 let number = self.views_begun.fetch_add(1, Ordering::Relaxed) as u64;
                 self.views.send_modify(|views| drop(views.insert(number, answer)));
                 self.part(number, 0)
@@ -268,6 +310,7 @@ impl Quorum {
     /// A lock wait without failures.
     async fn acquire(
         &self,
+        caller: Caller,
         locks: Vec<RequestedLock>,
         session: SessionId,
         wait: Duration,
@@ -275,14 +318,15 @@ impl Quorum {
         let keys: Vec<_> = locks.iter().map(|lock| lock.key.clone()).collect();
         let key = keys[0].clone();
         let enqueue = Command::AcquireLocks { locks, session, wait };
-        let (enqueued_at_index, queue_position) = match self.answer(Call::Propose(None, enqueue)).await {
-            Response::Applied(Applied { index, reply: StateReply::Queued { queue_position } }) => {
-                (index, queue_position)
-            }
-            Response::Applied(applied) => return Ok(Answered::Acquired(applied.index, applied)),
-            Response::Unavailable(unavailable) => return Err(unavailable),
-            other => panic!("no answer to a command: {other:?}"),
-        };
+        let (enqueued_at_index, queue_position) =
+            match self.answer(caller, Call::Propose(None, enqueue)).await {
+                Response::Applied(Applied { index, reply: StateReply::Queued { queue_position } }) => {
+                    (index, queue_position)
+                }
+                Response::Applied(applied) => return Ok(Answered::Acquired(applied.index, applied)),
+                Response::Unavailable(unavailable) => return Err(unavailable),
+                other => panic!("no answer to a command: {other:?}"),
+            };
         let leave = KvCommand::Leave { key: key.clone(), session, enqueued_at_index };
         let mut leaving = Leaving(self, Some(Command::Kv(leave)));
         // The servers' clock ends a wait; it is absent here, so the agent's own does, a moment
@@ -290,10 +334,11 @@ impl Quorum {
         let blocking = Blocking { index: queue_position, wait: wait + Duration::from_secs(1) };
         let answer = self
             .blocking_query(
+                Caller::Agent,
                 Query::RequestOutcome { keys, session, queue_position, enqueued_at_index },
                 blocking,
             )
-            .await;
+            .await?;
         let applied = match answer.rows {
             Rows::QueuePosition(reply @ (StateReply::Granted { .. } | StateReply::GrantedAll(_))) => {
                 leaving.1 = None;
@@ -321,7 +366,7 @@ fn end(session: SessionId, reason: EndReason) -> Command {
 }
 
 impl upstream::Quorum for Quorum {
-    fn call(self: Arc<Self>, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
+    fn call(self: Arc<Self>, caller: Caller, call: LocalCall) -> BoxFuture<Result<Answered, Unavailable>> {
         Box::pin(async move {
             let request = match call {
                 LocalCall::Propose(command) => Call::Propose(None, command),
@@ -330,7 +375,8 @@ impl upstream::Quorum for Quorum {
                     Call::Read { query, consistency, blocking }
                 }
                 LocalCall::EndSession { session, reason } => {
-                    let ended = self.answer(Call::Propose(None, end(session, reason).restricted())).await;
+                    let end = Call::Propose(None, end(session, reason).restricted());
+                    let ended = self.answer(caller, end).await;
                     return Ok(Answered::Response(match reason {
                         EndReason::Closed | EndReason::ProcessExited => ended,
                         // Answered at once.
@@ -338,10 +384,10 @@ impl upstream::Quorum for Quorum {
                     }));
                 }
                 LocalCall::Acquire { locks, session, wait } => {
-                    return self.acquire(locks, session, wait).await;
+                    return self.acquire(caller, locks, session, wait).await;
                 }
             };
-            match self.answer(request).await {
+            match self.answer(caller, request).await {
                 Response::Unavailable(unavailable) => Err(unavailable),
                 response => Ok(Answered::Response(response)),
             }
@@ -353,7 +399,7 @@ impl upstream::Quorum for Quorum {
         _address: String,
         servers: Vec<String>,
     ) -> BoxFuture<Result<Response, Unavailable>> {
-        Box::pin(async move { Ok(self.answer(Call::Invite(servers)).await) })
+        Box::pin(async move { Ok(self.answer(Caller::Agent, Call::Invite(servers)).await) })
     }
 
     fn lease(&self) -> watch::Receiver<LeaseState> {

@@ -4,6 +4,7 @@
 //! | file | is |
 //! |---|---|
 //! | `token.rs`, `policy.rs`, `role.rs` | the tables |
+//! | `binding.rs` | auth methods and binding rules |
 //! | `template.rs` | the built-in templates of policies |
 //! | `settings.rs` | the bootstrap, the settings, and questions about the own rights |
 //! | `body.rs` | from bodies of requests to the new content of a row |
@@ -11,6 +12,7 @@
 //!
 //! **Invariant:** no text of a failure and no log line has a secret.
 
+pub(super) mod binding;
 mod body;
 pub(super) mod policy;
 pub(super) mod role;

@@ -82,36 +82,14 @@ pub(in super::super) fn replication(call: &Call<'_>) -> Result<Response<Body>, F
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Settings {
-    mode: Option<ModeWord>,
-    default_policy: Option<PolicyWord>,
+    mode: Option<AclMode>,
+    default_policy: Option<DefaultPolicy>,
     key_list_policy: Option<bool>,
     session_ownership: Option<bool>,
+    peer_management: Option<bool>,
     /// Only shown.
     bootstrap_index: Option<u64>,
 }
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", remote = "AclMode")]
-enum Mode {
-    Off,
-    Log,
-    Enforce,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(transparent)]
-struct ModeWord(#[serde(with = "Mode")] AclMode);
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", remote = "DefaultPolicy")]
-enum Policy {
-    Allow,
-    Deny,
-}
-
-#[derive(Clone, Copy, Serialize, Deserialize)]
-#[serde(transparent)]
-struct PolicyWord(#[serde(with = "Policy")] DefaultPolicy);
 
 /// Shows the settings of the cluster, or changes those in the body.
 pub(in super::super) async fn settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
@@ -123,10 +101,11 @@ pub(in super::super) async fn settings(call: &Call<'_>, body: Body) -> Result<Re
     let answer = call.read(Query::AclSettings, options, Some(answer::MetaKind::Plain)).await?;
     let Rows::AclSettings(settings) = &answer.rows else { return Err(misfit::wrong_rows()) };
     let shape = Settings {
-        mode: Some(ModeWord(settings.mode)),
-        default_policy: Some(PolicyWord(settings.default_policy)),
+        mode: Some(settings.mode),
+        default_policy: Some(settings.default_policy),
         key_list_policy: Some(settings.key_list_policy),
         session_ownership: Some(settings.session_ownership),
+        peer_management: Some(settings.peer_management),
         bootstrap_index: Some(settings.bootstrap_index.0),
     };
     Ok(answer::with_meta(answer::json(&shape, call.layout()), &answer, answer::MetaKind::Plain))
@@ -135,7 +114,7 @@ pub(in super::super) async fn settings(call: &Call<'_>, body: Body) -> Result<Re
 async fn change_settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     let wrong = |error| {
         let form = "send some of {\"Mode\": \"off|log|enforce\", \"DefaultPolicy\": \"allow|deny\", \
-                    \"KeyListPolicy\": BOOL, \"SessionOwnership\": BOOL}";
+                    \"KeyListPolicy\": BOOL, \"SessionOwnership\": BOOL, \"PeerManagement\": BOOL}";
         Failure::bad_request(format!("Request decode failed: {error}; {form}"))
     };
     let body = call.small_body(body).await?;
@@ -143,10 +122,11 @@ async fn change_settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     let answer = call.read(Query::AclSettings, ReadOptions::default(), None).await?;
     let Rows::AclSettings(before) = answer.rows.clone() else { return Err(misfit::wrong_rows()) };
     let settings = AclSettings {
-        mode: wanted.mode.map_or(before.mode, |word| word.0),
-        default_policy: wanted.default_policy.map_or(before.default_policy, |word| word.0),
+        mode: wanted.mode.unwrap_or(before.mode),
+        default_policy: wanted.default_policy.unwrap_or(before.default_policy),
         key_list_policy: wanted.key_list_policy.unwrap_or(before.key_list_policy),
         session_ownership: wanted.session_ownership.unwrap_or(before.session_ownership),
+        peer_management: wanted.peer_management.unwrap_or(before.peer_management),
         datacenter: call.api.identity.datacenter.clone(),
         bootstrap_index: before.bootstrap_index,
     };

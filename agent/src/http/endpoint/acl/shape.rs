@@ -1,7 +1,6 @@
 //! From rows of the tables to the JSON that clients see.
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use lockmesh_client::shape::blob::encode_base64;
 use lockmesh_protocol::acl::{self, Links};
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::query::LinkNames;
@@ -224,7 +223,7 @@ fn links(links: &Links, names: &LinkNames) -> LinksShape {
 pub(super) fn hash(contents: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     wire::encode_into(contents, &mut bytes);
-    STANDARD.encode(Sha256::digest(bytes))
+    encode_base64(&Sha256::digest(bytes))
 }
 
 fn time_text(at: WallTime) -> String {

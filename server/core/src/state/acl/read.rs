@@ -3,7 +3,7 @@
 use super::super::State;
 use super::command::{check_operation, query_name};
 use lockmesh_protocol::acl::record::ANONYMOUS;
-use lockmesh_protocol::acl::{Access, Caller, NoAccess, Resource, Rights, Role, Token};
+use lockmesh_protocol::acl::{Access, Caller, NoAccess, Resource, Rights, Role, Token, Who};
 use lockmesh_protocol::command::{KvVerb, TxnKv, TxnOp};
 use lockmesh_protocol::id::{Key, LogIndex, NodeName};
 use lockmesh_protocol::query::{LinkNames, LockInfo, Query, Rows};
@@ -80,6 +80,15 @@ impl State {
                         self.acl.by_secret.get(hash).and_then(|it| self.acl.tokens.get(it))
                     }
                     Caller::Anonymous => self.acl.token(ANONYMOUS),
+                    // A user that no rule binds has the agent's default token.
+                    Caller::Peer(peer) if !matches!(rights, Some(Rights { who: Who::Peer { .. }, .. })) => {
+                        match peer.otherwise {
+                            Some(hash) => {
+                                self.acl.by_secret.get(&hash).and_then(|it| self.acl.tokens.get(it))
+                            }
+                            None => self.acl.token(ANONYMOUS),
+                        }
+                    }
                     Caller::Agent | Caller::Peer(_) => None,
                 };
                 Some(Rows::Tokens(token.map(|token| self.with_names(token)).into_iter().collect()))
