@@ -27,7 +27,7 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("agent/client", most(7_350, 3_580)),
     ("agent/core", most(10_740, 7_850)),
     ("agent", most(17_050, 10_500)),
-    ("agent/cli", most(11_900, 4_220)),
+    ("agent/cli", most(11_950, 4_220)),
     ("agent/migrate", most(2_790, 1_360)),
     ("tests", most(0, 41_230)),
     ("tests/bench/compare", most(0, 1_170)),

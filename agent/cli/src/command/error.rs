@@ -172,7 +172,9 @@ impl From<lockmesh_client::Error> for CliError {
                 Self::Failed(lockmesh_client::Error::Conflict { key, reason }.to_string())
             }
             lockmesh_client::Error::Refused { status: 401, text } if text == "ACL support disabled" => {
-                Self::failed("access control is off; turn it on with `lockmesh operator acl --mode log`")
+                Self::failed(
+                    "access control is off (401: ACL support disabled); turn it on with `lockmesh operator acl --mode log`",
+                )
             }
             lockmesh_client::Error::Refused { status: 403, text } if text == "ACL not found" => Self::failed(
                 "no token has this secret, or it has ended (403: ACL not found); send another one",

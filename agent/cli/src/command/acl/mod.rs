@@ -71,6 +71,8 @@ impl FormatArgs {
     fn print<T: Serialize + ?Sized>(&self, value: &T, text: &str) -> Result<(), CliError> {
         match self.json || self.format.as_deref() == Some("json") {
             true => print_json(value),
+            // An empty list prints nothing, as in Consul.
+            false if text.is_empty() => Ok(()),
             false => print_line(text.trim_end_matches('\n')),
         }
     }
