@@ -26,6 +26,8 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("server", most(9_250, 4_780)),
     ("agent/client", most(7_350, 3_580)),
     ("agent/core", most(10_780, 7_900)),
+    ("agent", most(17_500, 10_700)),
+    ("agent/cli", most(11_950, 4_220)),
     ("agent", most(17_050, 10_500)),
     ("agent/cli", most(11_950, 4_220)),
     ("agent/migrate", most(2_790, 1_360)),

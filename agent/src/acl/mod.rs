@@ -74,8 +74,8 @@ struct KnownRights {
 }
 
 impl Acl {
-    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a server
-    /// has answered, access control counts as off.
+    /// Begins to follow the settings of the cluster; must be called within a runtime. Access
+    /// control counts as off until a server has answered.
     pub fn start(upstream: &Upstream, tokens: AgentTokens) -> Arc<Self> {
         let settings = watch::Sender::default();
         let following = tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));

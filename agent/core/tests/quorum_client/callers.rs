@@ -32,7 +32,7 @@ fn reads_shared_by_equal_callers_only() {
     let mut story = Story::at_rest();
     let calls = [token(), ANONYMOUS, token()].map(|caller| story.call_as(caller, blocking_read()));
     let asked = story.asked.clone();
-    assert_eq!(asked.iter().map(|asked| asked.caller).collect::<Vec<_>>(), [token(), ANONYMOUS]);
+    assert_eq!(asked.iter().map(|asked| asked.caller.clone()).collect::<Vec<_>>(), [token(), ANONYMOUS]);
     story.answer(&asked[1], refused());
     assert_eq!(story.take_answer(calls[1]), Err(Unavailable::NoAccess(NoAccess::UnknownToken)));
     assert!(story.answers.is_empty(), "the others wait on");
@@ -69,7 +69,7 @@ fn session_ends_judged_by_caller() {
     let mut story = Story::at_rest();
     let [stranger, owner] = [ANONYMOUS, token()].map(|caller| story.call_as(caller, end()));
     let asked = story.asked.clone();
-    assert_eq!(asked.iter().map(|asked| asked.caller).collect::<Vec<_>>(), [ANONYMOUS, token()]);
+    assert_eq!(asked.iter().map(|asked| asked.caller.clone()).collect::<Vec<_>>(), [ANONYMOUS, token()]);
     story.answer(&asked[0], refused());
     assert!(story.take_answer(stranger).is_err());
     story.apply(&asked[1], 9);

@@ -1,6 +1,7 @@
 //! Access control as clients see it: tokens of requests, the tables, and the endpoints that the
 //! agent judges itself. The state behind the stand judges as a server does.
 
+use super::operator::Lines;
 use super::{LOCAL, Reply, Stand};
 use crate::acl::{Acl, AgentTokens};
 use crate::http::Body;
@@ -539,4 +540,21 @@ async fn failures_contain_no_secret() {
     }
     let debug = format!("{:?}", stand.api.acl);
     assert!(!debug.contains(&secret), "debug output");
+}
+
+#[tokio::test]
+async fn changes_audited_without_secrets() {
+    let stand = stand(DENY).await;
+    let (accessor, secret) = stand.token("t", "acl = \"write\"").await;
+    let lines = Lines::default();
+    // See `operators_and_recursive_deletes_audited`.
+    let _second = tracing::Dispatch::new(Lines::default());
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    stand.send_as(&secret, &format!("PUT /v1/acl/token?token={secret}"), "{}").await;
+    stand.send_as(&secret, &format!("DELETE /v1/acl/token/{secret}"), "").await;
+    let lines = lines.0.lock().unwrap().clone();
+    let [created, deleted] = &lines[..] else { panic!("{lines:?}") };
+    assert!(created.contains(&format!("token=\"{accessor}\"")), "{created}");
+    assert!(created.contains(r#"request="PUT /v1/acl/token" result="200""#), "{created}");
+    assert!(lines.iter().all(|line| !line.contains(&secret)), "{deleted}");
 }

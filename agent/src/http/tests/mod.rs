@@ -119,7 +119,7 @@ impl Quorum {
         let is_judged = state.acl().settings().mode != AclMode::Off;
         let caller = if is_judged { caller } else { Caller::Agent };
         let has_origin = caller != Caller::Agent || matches!(command, Command::Restricted(_));
-        let request = has_origin.then(|| RequestId {
+        let request = has_origin.then_some(RequestId {
             agent: AgentNumber(1),
             generation: Generation(1),
             sequence: *index,

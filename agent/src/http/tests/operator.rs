@@ -390,7 +390,7 @@ async fn operator_hosts_configured_and_listed() {
 
 /// The lines of the audit log.
 #[derive(Clone, Default)]
-struct Lines(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+pub(super) struct Lines(pub(super) std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
