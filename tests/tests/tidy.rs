@@ -28,8 +28,6 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("agent/core", most(10_780, 7_900)),
     ("agent", most(17_500, 10_700)),
     ("agent/cli", most(11_950, 4_220)),
-    ("agent", most(17_050, 10_500)),
-    ("agent/cli", most(11_950, 4_220)),
     ("agent/migrate", most(2_790, 1_360)),
     ("tests", most(0, 41_230)),
     ("tests/bench/compare", most(0, 1_170)),

@@ -39,7 +39,9 @@ pub fn reply(answer: &Answer) -> Option<Reply> {
         | Answer::GrantedAll(_)
         | Answer::Token(_)
         | Answer::Policy(_)
-        | Answer::Role(_) => {
+        | Answer::Role(_)
+        | Answer::AuthMethod(_)
+        | Answer::BindingRule(_) => {
             return None;
         }
     })

@@ -397,7 +397,7 @@ impl Agent {
             let timeout = stage.draw.duration(Duration::ZERO, longest);
             stage.after(timeout, Event::GoAway(self.place, life, token));
         }
-        let caller = wish.caller;
+        let caller = wish.caller.clone();
         self.tasks[task].pending = Some((token, wish));
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });

@@ -6,8 +6,10 @@ use super::judge::Judge;
 use super::marks::Mark;
 use super::stage::Stage;
 use bytes::Bytes;
+use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
 use lockmesh_protocol::acl::{
-    AclCommand, Caller, Level, Links, NewPolicy, NewToken, Resource, Rule, SecretHash,
+    AclCommand, BindType, Caller, Level, Links, NewBindingRule, NewPolicy, NewToken, Resource, Rule,
+    SecretHash, UnixPeer,
 };
 use lockmesh_protocol::command::{Command, KvCommand, NewEntry};
 use lockmesh_protocol::id::{Key, SessionId};
@@ -15,6 +17,7 @@ use lockmesh_protocol::query::{Answer, Consistency, Query, Rows};
 use lockmesh_protocol::record::{LockMode, RequestedLock, SessionSpec};
 use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The secret of the management token, which all other clients use.
@@ -24,7 +27,12 @@ pub const MANAGEMENT: &str = "management";
 const OWN_KEYS: &str = "own/";
 
 /// The secrets that the client uses; the empty one is no token.
-const SECRETS: [&str; 4] = ["", "unknown", LIMITED_SECRET, MANAGEMENT];
+const SECRETS: [&str; 5] = ["", "unknown", LIMITED_SECRET, USER, MANAGEMENT];
+
+/// In place of a secret: the user of a host that is bound to the limited policy.
+const USER: &str = "user 1000";
+const METHOD: &str = "peers";
+const RULE: &str = "88888888-2222-3333-4444-555555555555";
 const LIMITED_SECRET: &str = "11111111-2222-3333-4444-666666666666";
 const LIMITED: &str = "11111111-2222-3333-4444-555555555555";
 const POLICY: &str = "77777777-2222-3333-4444-555555555555";
@@ -95,7 +103,20 @@ impl Intruder {
             rules: rules.into(),
             datacenters: Vec::new(),
         });
-        match stage.draw.below(6) {
+        let binding = Box::new(NewBindingRule {
+            id: RULE.into(),
+            description: String::new(),
+            method: METHOD.into(),
+            selector: "uid == 1000".into(),
+            steps: vec![SelectorStep::Has(PeerField::Uid, "1000".into())],
+            bind_type: BindType::Policy,
+            bind_name: "limited".into(),
+        });
+        match stage.draw.below(10) {
+            6 => AclCommand::SetAuthMethod(METHOD.into(), String::new()),
+            7 => AclCommand::DeleteAuthMethod(METHOD.into()),
+            8 => AclCommand::CreateBindingRule(binding),
+            9 => AclCommand::DeleteBindingRule(RULE.into()),
             0 => AclCommand::DeleteToken(LIMITED.into()),
             1 => AclCommand::DeletePolicy(POLICY.into()),
             2 => AclCommand::CreatePolicy(policy),
@@ -159,7 +180,7 @@ impl Intruder {
 
     /// Checks that no row is visible to which the token never has a right.
     fn check(&self, rows: &Rows) -> Result<(), String> {
-        let is_limited = self.secret == LIMITED_SECRET;
+        let is_limited = [LIMITED_SECRET, USER].contains(&self.secret);
         let hidden = match rows {
             Rows::Entries(rows) => rows
                 .iter()
@@ -177,7 +198,18 @@ impl Intruder {
 
 /// Returns the caller with a secret.
 pub fn caller(secret: &str) -> Caller {
-    if secret.is_empty() { Caller::Anonymous } else { Caller::Token(SecretHash::of(secret)) }
+    match secret {
+        "" => Caller::Anonymous,
+        USER => Caller::Peer(Arc::new(UnixPeer {
+            uid: 1000,
+            gid: 1000,
+            user: "user".into(),
+            group: String::new(),
+            groups: Vec::new(),
+            otherwise: None,
+        })),
+        secret => Caller::Token(SecretHash::of(secret)),
+    }
 }
 
 fn put(stage: &mut Stage, key: Key) -> Request {

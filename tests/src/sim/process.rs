@@ -471,7 +471,7 @@ impl Process {
         self.last_call += 1;
         let from = CallRef { caller: asked.ask.by.caller(), call: CallId(self.last_call) };
         let (peer, client, request) =
-            (Arc::new(certified(&asked.ask)), asked.ask.client, asked.ask.request.clone());
+            (Arc::new(certified(&asked.ask)), asked.ask.client.clone(), asked.ask.request.clone());
         self.calls.insert(from, asked);
         Event::Call { from, peer, client, request }
     }

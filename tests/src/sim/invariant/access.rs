@@ -6,7 +6,10 @@
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;
-use lockmesh_protocol::acl::{AclCommand, AclMode, Caller, Level, Policy, Resource, SecretHash, Token};
+use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
+use lockmesh_protocol::acl::{
+    AclCommand, AclMode, BindingRule, Caller, Level, Policy, Resource, SecretHash, Token, UnixPeer,
+};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, KvCommand, KvVerb, TxnOp};
 use lockmesh_protocol::id::{NodeName, SessionId};
@@ -20,6 +23,7 @@ pub(super) struct AccessControl {
     is_enforced: bool,
     tokens: BTreeMap<String, Arc<Token>>,
     policies: BTreeMap<String, Arc<Policy>>,
+    bindings: BTreeMap<String, Arc<BindingRule>>,
     sessions: BTreeMap<SessionId, NodeName>,
 }
 
@@ -49,16 +53,31 @@ impl AccessControl {
             // Its own sessions are another invariant's: it creates none.
             Caller::Agent => return *resource == Resource::Session,
             Caller::Anonymous => return false,
+            Caller::Peer(peer) => return self.may_bound_user_write(peer, resource, name),
             Caller::Token(hash) => hash,
         };
         let mut tokens = self.tokens.values();
         let Some(token) = tokens.find(|token| SecretHash::of(&token.secret) == *hash) else { return false };
-        let policies = token.links.policies.iter().filter_map(|id| self.policies.get(id));
+        self.permits(&token.links.policies, *resource, name)
+    }
+
+    /// All binding rules of the simulator select a user by its number.
+    fn may_bound_user_write(&self, peer: &UnixPeer, resource: &Resource, name: &str) -> bool {
+        let selects = |rule: &&Arc<BindingRule>| matches!(rule.spec.steps.as_slice(), [SelectorStep::Has(PeerField::Uid, uid)] if *uid == peer.uid.to_string());
+        let names = self.bindings.values().filter(selects).map(|rule| rule.spec.bind_name.as_str());
+        let names: Vec<&str> = names.collect();
+        let bound = self.policies.values().filter(|policy| names.contains(&policy.name.as_str()));
+        let ids: Vec<String> = bound.map(|policy| policy.id.clone()).collect();
+        self.permits(&ids, *resource, name)
+    }
+
+    fn permits(&self, policies: &[String], resource: Resource, name: &str) -> bool {
+        let policies = policies.iter().filter_map(|id| self.policies.get(id));
         let rules = policies.flat_map(|policy| policy.rules.as_slice());
-        let of_object = rules.filter(|rule| rule.resource == *resource);
+        let of_object = rules.filter(|rule| rule.resource == resource);
         let mut best: Option<(bool, usize, Level)> = None;
         for rule in of_object {
-            let is_exact = !rule.is_prefix && rule.label == *name;
+            let is_exact = !rule.is_prefix && rule.label == name;
             if is_exact || rule.is_prefix && name.starts_with(&rule.label) {
                 best = best.max(Some((is_exact, rule.label.len(), rule.level)));
             }
@@ -111,6 +130,8 @@ impl AccessControl {
             Change::Token(id, None) => _ = self.tokens.remove(id),
             Change::Policy(id, Some(policy)) => _ = self.policies.insert(id.clone(), policy.clone()),
             Change::Policy(id, None) => _ = self.policies.remove(id),
+            Change::BindingRule(id, Some(rule)) => _ = self.bindings.insert(id.clone(), rule.clone()),
+            Change::BindingRule(id, None) => _ = self.bindings.remove(id),
             Change::Session(id, Some(session)) => _ = self.sessions.insert(*id, session.spec.node.clone()),
             Change::Session(id, None) => _ = self.sessions.remove(id),
             Change::Cleared => *self = Self::default(),
