@@ -106,7 +106,7 @@ impl Agent {
         let (tcp, socket) = (listeners.tcp_addresses(), config.http.socket_path().map(PathBuf::from));
         let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry));
         let rules = access.rules.clone();
-        let acl = Acl::start(&upstream, tokens);
+        let acl = Acl::start(&upstream, tokens, Some(&config.data_dir));
         let api = Api { access, acl, feeds: feeds.clone(), reload, ..api };
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping.clone()));
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping));

@@ -145,6 +145,18 @@ impl Query {
         }
     }
 
+    /// Returns `true` if it shows the tables of the access control lists.
+    pub fn is_of_acl_tables(&self) -> bool {
+        matches!(
+            self,
+            Self::Tokens(_)
+                | Self::Policies(_)
+                | Self::Roles(_)
+                | Self::AuthMethods(_)
+                | Self::BindingRules(_)
+        )
+    }
+
     /// Returns `true` if the rows of the whole cluster may answer it, and not only those of one
     /// key, session or node.
     pub fn is_long(&self) -> bool {

@@ -10,7 +10,7 @@ use lockmesh_net::config::{
     ms, secs,
 };
 use lockmesh_net::sections;
-use lockmesh_protocol::acl::{AclMode, AclSettings, DefaultPolicy};
+use lockmesh_protocol::acl::{AclChange, AclMode, DefaultPolicy};
 use lockmesh_protocol::duration;
 use lockmesh_protocol::host_port::HostPort;
 use std::net::SocketAddr;
@@ -216,11 +216,11 @@ impl QuorumConfig {
 impl AclConfig {
     /// Returns the first access control lists of a cluster in a datacenter.
     pub(crate) fn start(&self, datacenter: &str) -> AclStart {
-        let settings = AclSettings {
-            mode: self.mode,
-            default_policy: self.default_policy,
+        let settings = AclChange {
+            mode: Some(self.mode),
+            default_policy: Some(self.default_policy),
             datacenter: datacenter.into(),
-            ..AclSettings::default()
+            ..AclChange::default()
         };
         let secret = &self.initial_management;
         AclStart { settings, initial_management: (!secret.is_empty()).then(|| secret.clone()) }

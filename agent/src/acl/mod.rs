@@ -19,6 +19,7 @@ use peers::Peers;
 pub(crate) use tokens::caller;
 pub use tokens::{AgentTokens, TokenFileError};
 
+use crate::node::write_durably;
 use crate::upstream::Upstream;
 use crate::upstream::calls::Read;
 use lockmesh_protocol::acl::{AclMode, AclSettings, Caller, DefaultPolicy, Rights};
@@ -26,6 +27,7 @@ use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -33,6 +35,9 @@ use tokio::task::AbortHandle;
 
 /// The maximum number of callers whose rights are remembered: some MiB with large policies.
 pub const MAX_CALLERS: usize = 1_024;
+
+/// The file that exists while requests are judged.
+const FILE: &str = "acl-enforced";
 
 /// The timeout of a read of rights, before the remembered ones are used.
 const RIGHTS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -74,11 +79,16 @@ struct KnownRights {
 }
 
 impl Acl {
-    /// Begins to follow the settings of the cluster; must be called within a runtime. Access
-    /// control counts as off until a server has answered.
-    pub fn start(upstream: &Upstream, tokens: AgentTokens) -> Arc<Self> {
-        let settings = watch::Sender::default();
-        let following = tokio::spawn(follow(settings.clone(), upstream.for_caller(Caller::Agent)));
+    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a server
+    /// has answered, the mode counts that an earlier process has left in `folder`: a restart without
+    /// servers opens nothing.
+    pub fn start(upstream: &Upstream, tokens: AgentTokens, folder: Option<&Path>) -> Arc<Self> {
+        let file = folder.map(|folder| folder.join(FILE));
+        let was_enforced = file.as_ref().is_some_and(|file| file.exists());
+        let mode = if was_enforced { AclMode::Enforce } else { AclMode::Off };
+        let settings = watch::Sender::new(AclSettings { mode, ..AclSettings::default() });
+        let upstream = upstream.for_caller(Caller::Agent);
+        let following = tokio::spawn(follow(settings.clone(), upstream, file));
         let task = following.abort_handle();
         Arc::new(Self { settings, known: Mutex::default(), tokens, peers: Peers::default(), task })
     }
@@ -174,8 +184,21 @@ impl KnownRights {
     }
 }
 
-/// Follows the settings.
-async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream) {
+/// Leaves a file for the next process while requests are judged.
+fn remember(file: &Path, settings: &AclSettings) {
+    let is_enforced = settings.mode == AclMode::Enforce;
+    let done = match (is_enforced, file.exists()) {
+        (true, false) => write_durably(file, "access control is enforced\n"),
+        (false, true) => std::fs::remove_file(file),
+        _ => Ok(()),
+    };
+    if let Err(error) = done {
+        tracing::warn!(?file, %error, "access control mode not remembered");
+    }
+}
+
+/// Follows the settings, and remembers them in a file.
+async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream, file: Option<PathBuf>) {
     let mut index = None;
     loop {
         let blocking = index.map(|index| Blocking { index, wait: SETTINGS_WAIT });
@@ -193,6 +216,9 @@ async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream) {
             Err(_) => (None, Some(RETRY_PAUSE)),
         };
         if let Some(new) = new {
+            if let Some(file) = &file {
+                remember(file, &new);
+            }
             settings.send_if_modified(|known| {
                 let is_new = *known != new;
                 *known = new;
@@ -210,6 +236,19 @@ async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream) {
 mod tests {
     use super::*;
     use lockmesh_protocol::acl::{SecretHash, rights::Who};
+
+    #[test]
+    fn enforced_mode_left_for_next_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(FILE);
+        let settings = |mode| AclSettings { mode, ..AclSettings::default() };
+        for (mode, exists) in
+            [(AclMode::Log, false), (AclMode::Enforce, true), (AclMode::Enforce, true), (AclMode::Off, false)]
+        {
+            remember(&file, &settings(mode));
+            assert_eq!(file.exists(), exists, "{mode:?}");
+        }
+    }
 
     fn rights() -> Arc<Rights> {
         let (policies, default_policy) = (Vec::new(), DefaultPolicy::Deny);

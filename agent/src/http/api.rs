@@ -170,7 +170,7 @@ impl Api {
     /// [`crate::http::serve`], [`Registry::run`] and [`Intervals::run`].
     pub fn new(upstream: Upstream, identity: Identity, limits: HttpLimits, registry: Arc<Registry>) -> Self {
         let feeds = Feeds::new(&upstream, &limits, Events::alone(identity.node.clone()));
-        let acl = Acl::start(&upstream, AgentTokens::default());
+        let acl = Acl::start(&upstream, AgentTokens::default(), None);
         let (access, reload, own) = (Access::default(), Asking::default(), OwnState::default());
         Self { upstream, identity, limits, registry, access, acl, feeds, reload, own }
     }

@@ -8,8 +8,8 @@ pub mod rules;
 
 pub use peer::{AuthMethod, BindType, BindingRule, NewBindingRule, UnixPeer};
 pub use record::{
-    AclCommand, AclMode, AclSettings, DefaultPolicy, Links, NewPolicy, NewRole, NewToken, NodeIdentity,
-    Policy, Role, ServiceIdentity, TemplatedPolicy, Token,
+    AclChange, AclCommand, AclMode, AclSettings, DefaultPolicy, Links, NewPolicy, NewRole, NewToken,
+    NodeIdentity, Policy, Role, ServiceIdentity, TemplatedPolicy, Token,
 };
 pub use rights::{NoAccess, Rights, Who};
 pub use rules::{Access, Level, Resource, Rule, Rules};

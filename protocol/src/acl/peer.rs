@@ -14,6 +14,9 @@ pub const AUTH_METHODS_MAX: usize = 64;
 /// See [`AUTH_METHODS_MAX`].
 pub const BINDING_RULES_MAX: usize = 1_024;
 
+/// The maximum length of a user's or a group's name in bytes.
+pub const PEER_NAME_BYTES_MAX: usize = 256;
+
 /// The maximum number of groups of a user, and of steps of a selector.
 pub const GROUPS_MAX: usize = 256;
 /// See [`GROUPS_MAX`].
@@ -34,6 +37,15 @@ pub struct UnixPeer {
     pub groups: Vec<String>,
     /// The agent's default token, which counts if no rule binds the user.
     pub otherwise: Option<SecretHash>,
+}
+
+impl UnixPeer {
+    /// Returns `true` if it is within the limits of a caller.
+    pub fn is_within_limits(&self) -> bool {
+        let names = self.groups.iter().chain([&self.user, &self.group]);
+        self.groups.len() <= 2 * GROUPS_MAX
+            && names.map(String::len).all(|length| length <= PEER_NAME_BYTES_MAX)
+    }
 }
 
 /// A property of a user that selectors compare. Stored: only appended to.
@@ -110,19 +122,29 @@ pub fn matches(selector: &[SelectorStep], peer: &UnixPeer, node: &NodeName) -> b
     selector.is_empty() || results == [true]
 }
 
-/// Returns `true` if a selector has a condition on the node.
+/// Returns `true` if a selector matches users of one node only: a condition on the node, itself not
+/// negated, in a selector without alternatives.
 pub fn names_node(selector: &[SelectorStep]) -> bool {
-    selector.iter().any(|step| matches!(step, SelectorStep::Has(PeerField::Node, _)))
+    let is_negated = |at: usize| selector.get(at + 1) == Some(&SelectorStep::Not);
+    let mut steps = selector.iter().enumerate();
+    let has_alternatives = selector.contains(&SelectorStep::Or)
+        || selector.windows(2).any(|steps| steps == [SelectorStep::And, SelectorStep::Not]);
+    !has_alternatives
+        && steps.any(|(at, step)| matches!(step, SelectorStep::Has(PeerField::Node, _)) && !is_negated(at))
 }
 
-/// Replaces the variables `${user}`, `${uid}` and `${node}` in a name.
-pub fn filled_in(text: &str, peer: &UnixPeer, node: &NodeName) -> String {
+/// Replaces the variables `${user}`, `${uid}` and `${node}` in a name. `None` if it has the name of a
+/// user that the host does not know: an empty name would widen a prefix.
+pub fn filled_in(text: &str, peer: &UnixPeer, node: &NodeName) -> Option<String> {
     if !text.contains("${") {
-        return text.into();
+        return Some(text.into());
+    }
+    if peer.user.is_empty() && text.contains("${user}") {
+        return None;
     }
     let text = text.replace("${uid}", &peer.uid.to_string()).replace("${node}", node.as_str());
     // Last, and by value: a user's name is not searched for variables.
-    text.replace("${user}", &peer.user)
+    Some(text.replace("${user}", &peer.user))
 }
 
 /// An auth method. Stored: never changed.
@@ -218,7 +240,30 @@ mod tests {
     #[test]
     fn variables_filled_in_once() {
         let tricky = UnixPeer { user: "${node}".into(), ..peer() };
-        assert_eq!(filled_in("jobs-${user}-${uid}-${node}", &peer(), &"n1".into()), "jobs-deploy-1001-n1");
-        assert_eq!(filled_in("${user}", &tricky, &"n1".into()), "${node}");
+        let filled = |text, peer: &UnixPeer| filled_in(text, peer, &"n1".into());
+        assert_eq!(filled("jobs-${user}-${uid}-${node}", &peer()).as_deref(), Some("jobs-deploy-1001-n1"));
+        assert_eq!(filled("${user}", &tricky).as_deref(), Some("${node}"));
+        let unknown = UnixPeer { user: String::new(), ..peer() };
+        assert_eq!(
+            (filled("a/${user}", &unknown), filled("a/${uid}", &unknown)),
+            (None, Some("a/1001".into()))
+        );
+    }
+
+    #[test]
+    fn only_one_nodes_selector_names_it() {
+        use SelectorStep::{And, Not, Or};
+        let (node, uid) =
+            (SelectorStep::Has(PeerField::Node, "n1".into()), SelectorStep::Has(PeerField::Uid, "0".into()));
+        assert!(names_node(&[node.clone()]) && names_node(&[uid.clone(), Not, node.clone(), And]));
+        for steps in [
+            vec![],
+            vec![uid.clone()],
+            vec![node.clone(), Not],
+            vec![uid.clone(), node.clone(), Or],
+            vec![uid, node, And, Not],
+        ] {
+            assert!(!names_node(&steps), "{steps:?}");
+        }
     }
 }

@@ -33,6 +33,9 @@ pub const ROLES_MAX: usize = 10_000;
 /// The maximum length of a policy's text in bytes.
 pub const RULES_BYTES_MAX: usize = 64 << 10;
 
+/// The maximum number of rules of a policy.
+pub const RULES_MAX: usize = 4_096;
+
 /// The maximum number of links of a token or a role, each kind counted, and the maximum length of
 /// a name or a description in bytes.
 pub const LINKS_MAX: usize = 64;
@@ -80,6 +83,23 @@ pub struct AclSettings {
     pub datacenter: String,
     /// The index of the bootstrap, which a reset must name; 0 before it.
     pub bootstrap_index: LogIndex,
+}
+
+/// A change of the settings; what is `None` stays. Stored: never changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AclChange {
+    /// See [`AclSettings`].
+    pub mode: Option<AclMode>,
+    /// See [`AclSettings`].
+    pub default_policy: Option<DefaultPolicy>,
+    /// See [`AclSettings`].
+    pub key_list_policy: Option<bool>,
+    /// See [`AclSettings`].
+    pub session_ownership: Option<bool>,
+    /// See [`AclSettings`].
+    pub peer_management: Option<bool>,
+    /// The datacenter of a cluster that has no settings yet.
+    pub datacenter: String,
 }
 
 /// The policies and identities that a token or a role has. Stored: never changed.
@@ -237,9 +257,8 @@ pub struct NewRole {
 /// A change of the access control lists. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AclCommand {
-    /// Changes the settings, except the index of the bootstrap. The first one also creates the
-    /// built-in policies and the anonymous token.
-    Configure(AclSettings),
+    /// Changes the settings. The first one also creates the built-in policies and the anonymous token.
+    Configure(AclChange),
     /// Creates the first management token; again only with the index of the last bootstrap, which
     /// proves access to a server's disk.
     Bootstrap(Box<NewToken>, Option<LogIndex>),

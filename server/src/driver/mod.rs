@@ -13,6 +13,7 @@
 //! Nothing waits for a disk or a peer; the only wait is for events, until the frontend's next
 //! deadline.
 
+mod acl_reset;
 mod connections;
 mod figures;
 
@@ -27,6 +28,7 @@ use crate::metrics;
 use crate::peers::{Peers, VERSION};
 use crate::snapshot::{CheckpointSource, DownloadError, Fetch, Fetched};
 use crate::store::{DirtyRows, StoreHandle};
+use acl_reset::AclReset;
 use connections::Connections;
 use figures::Publisher;
 use lockmesh_core::durability::unwritten::{StoreOrder, Unwritten};
@@ -96,6 +98,9 @@ pub(crate) struct Driver {
     announcing: Option<JoinHandle<()>>,
     /// Notified when this server may stop.
     leaving: Option<oneshot::Sender<()>>,
+    /// The file that permits another bootstrap of the access control lists, and the next time at
+    /// which it is read.
+    acl_reset: (AclReset, Time),
     /// The failures to fetch a snapshot that were logged.
     fetch_log: LogOnChange,
     publisher: Publisher,
@@ -127,6 +132,7 @@ impl Driver {
             peers,
             admission: (parts.admission, Time(0)),
             record,
+            acl_reset: (AclReset::in_folder(&parts.data_dir), Time(0)),
             data_dir: parts.data_dir,
             next: vec![own_version],
             announcing: None,
@@ -230,6 +236,14 @@ impl Driver {
             self.peers.note_led(!not_ready.iter().any(NotReady::is_leaderless));
             self.publisher.show(&figures, not_ready, self.started);
             let (admission, next) = &mut self.admission;
+            let (reset, next_read) = &mut self.acl_reset;
+            if *next_read <= now {
+                *next_read = now + acl_reset::INTERVAL;
+                let index = self.frontend.core().replica().state().acl().settings().bootstrap_index;
+                // Without a bootstrap there is nothing to reset.
+                let permitted = (index.0 > 0).then(|| reset.read(index)).flatten();
+                self.frontend.permit_acl_reset(permitted);
+            }
             if *next <= now {
                 *next = now + ROSTER_INTERVAL;
                 admission.know_only(self.frontend.core().replica().state().addresses());

@@ -472,9 +472,21 @@ impl Agent {
         token: CallToken,
         call: LocalCall,
     ) {
+        self.call_as(stage, judge, token, Caller::Agent, call);
+    }
+
+    /// Makes a local call of a client to the quorum.
+    pub(super) fn call_as(
+        &mut self,
+        stage: &mut Stage,
+        judge: &mut Judge,
+        token: CallToken,
+        caller: Caller,
+        call: LocalCall,
+    ) {
         let bound = judge.bound;
         self.see(stage, judge, AgentEvent::Called { token, call: &call, bound });
-        self.handle_input(stage, judge, Input::Call(token, Caller::Agent, call));
+        self.handle_input(stage, judge, Input::Call(token, caller, call));
     }
 
     /// Passes an input to the quorum client, and carries out its output.

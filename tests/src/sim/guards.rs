@@ -122,7 +122,8 @@ impl Agent {
                 }
                 let token = self.next_token();
                 self.guards.calls.insert(token, Some((guard, holder, request)));
-                self.call_locally(stage, judge, token, call);
+                let caller = stage.client();
+                self.call_as(stage, judge, token, caller, call);
             }
             Act::Follow(holder, request, session, read) => {
                 let token = self.next_token();
@@ -133,7 +134,8 @@ impl Agent {
             Act::Forget(call) => {
                 let token = self.next_token();
                 self.guards.calls.insert(token, None);
-                self.call_locally(stage, judge, token, call);
+                let caller = stage.client();
+                self.call_as(stage, judge, token, caller, call);
             }
             Act::Cancel(holder, request) => {
                 if let Some(token) = self.guards.token_of((guard, holder, request)) {

@@ -19,7 +19,7 @@ use lockmesh_core::frontend::{
 use lockmesh_core::raft::ElectionTimeout;
 use lockmesh_core::raft::log::{LogEntry, LogWrite, Membership, Recovered, SnapshotMeta};
 use lockmesh_core::{AclStart, ClusterStart, Core, CoreConfig, TimerConfig};
-use lockmesh_protocol::acl::{AclMode, AclSettings, DefaultPolicy};
+use lockmesh_protocol::acl::{AclChange, AclMode, DefaultPolicy};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format;
@@ -215,8 +215,11 @@ pub(super) const CLUSTER_ID: &str = "simulated";
 
 fn cluster_start(plan: &super::plan::Plan) -> ClusterStart {
     let servers = (1..=plan.voters).map(|id| newcomer(&format!("s{id}"), 1).with_id(ServerId(id)));
-    let settings =
-        AclSettings { mode: AclMode::Enforce, default_policy: DefaultPolicy::Deny, ..AclSettings::default() };
+    let settings = AclChange {
+        mode: Some(AclMode::Enforce),
+        default_policy: Some(DefaultPolicy::Deny),
+        ..AclChange::default()
+    };
     let acl = AclStart { settings, initial_management: Some(intruder::MANAGEMENT.into()) };
     ClusterStart {
         cluster_id: CLUSTER_ID.into(),

@@ -35,7 +35,7 @@ use lockmesh_protocol::command::{Command, KvCommand, KvVerb, NewEntry, TxnKv, Tx
 use lockmesh_protocol::id::{Key, LogIndex, SessionId};
 use lockmesh_protocol::query::{Answer, Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::record::{LockMode, RequestedLock};
-use lockmesh_protocol::reply::{Applied, Reply};
+use lockmesh_protocol::reply::{Applied, Refusal, Reply};
 use lockmesh_protocol::rpc::{Request, Response, Unavailable};
 use lockmesh_protocol::time::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +71,8 @@ pub(super) struct LockWait {
     until: Option<Time>,
     /// `true` if the caller is gone.
     is_gone: bool,
+    /// Set once the caller may not end the wait any more, and the agent does.
+    ends_as_agent: bool,
     stage: WaitStage,
 }
 
@@ -213,6 +215,7 @@ impl LockWaits {
             queue_position,
             until,
             is_gone,
+            ends_as_agent: false,
             stage,
         };
         self.waits.insert(token, lock_wait);
@@ -228,6 +231,19 @@ impl LockWaits {
     /// Handles the reply to a request of a lock wait.
     pub(super) fn answered(&mut self, token: CallToken, result: RequestResult, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get_mut(&token) else { return };
+        let result = match (result, &lock_wait.stage) {
+            (
+                Ok(Response::Applied(Applied { reply: Reply::Refused(Refusal::NoAccess(why)), .. })),
+                WaitStage::Stopping | WaitStage::Leaving { .. } | WaitStage::TakingBack { .. },
+            ) => {
+                // The caller's rights have changed: the agent ends what it has begun for its node.
+                if !std::mem::replace(&mut lock_wait.ends_as_agent, true) {
+                    return self.propose_end(token, up);
+                }
+                Err(Unavailable::NoAccess(why))
+            }
+            (result, _) => result,
+        };
         match std::mem::replace(&mut lock_wait.stage, WaitStage::Enqueuing) {
             WaitStage::Enqueuing => self.enqueued(token, result, up),
             WaitStage::Queued { is_last, .. } => self.position_answered(token, is_last, result, up),
@@ -387,11 +403,20 @@ impl LockWaits {
     /// the session holds nothing from this wait.
     fn leave(&mut self, token: CallToken, stage: WaitStage, up: &mut Upstream) {
         self.set_stage(token, stage, up);
+        self.propose_end(token, up);
+    }
+
+    /// Proposes the command that ends a wait, as its caller or as the agent.
+    fn propose_end(&mut self, token: CallToken, up: &mut Upstream) {
         let Some(lock_wait) = self.waits.get(&token) else { return };
         let LockWait { session, enqueued_at_index, .. } = *lock_wait;
         let key = lock_wait.first_key();
-        let command = Command::Kv(KvCommand::Leave { key, session, enqueued_at_index });
-        up.requests.propose(Caller::Agent, Owner::LockWait(token), command, up.cx);
+        let command = match lock_wait.stage {
+            WaitStage::Stopping => KvCommand::StopWaiting { key, session, enqueued_at_index },
+            _ => KvCommand::Leave { key, session, enqueued_at_index },
+        };
+        let caller = if lock_wait.ends_as_agent { Caller::Agent } else { lock_wait.caller.clone() };
+        up.requests.propose(caller, Owner::LockWait(token), Command::Kv(command), up.cx);
     }
 
     fn left(
@@ -492,11 +517,7 @@ impl LockWaits {
         }
         // Stopped, not left: an earlier grant belongs to the caller.
         self.set_stage(token, WaitStage::Stopping, up);
-        let Some(lock_wait) = self.waits.get(&token) else { return };
-        let LockWait { session, enqueued_at_index, .. } = *lock_wait;
-        let key = lock_wait.first_key();
-        let command = Command::Kv(KvCommand::StopWaiting { key, session, enqueued_at_index });
-        up.requests.propose(Caller::Agent, Owner::LockWait(token), command, up.cx);
+        self.propose_end(token, up);
     }
 
     /// Gives up the position of a wait.

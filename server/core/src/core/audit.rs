@@ -11,7 +11,7 @@
 
 use crate::proposal::Proposal;
 use crate::state::State;
-use lockmesh_protocol::acl::AclCommand;
+use lockmesh_protocol::acl::{AclCommand, Who};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, RestoreStep};
 use lockmesh_protocol::id::NodeName;
@@ -37,6 +37,8 @@ pub(super) struct Audit {
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     node: NodeName,
+    /// The client, by the accessor id of its token or by its user.
+    client: String,
     action: &'static str,
     /// The object of the action, in the debug format: it has no control characters.
     object: String,
@@ -65,8 +67,8 @@ impl Audit {
             return;
         }
         let suppressed = Some(std::mem::take(&mut self.suppressed)).filter(|count| *count > 0);
-        let (Line { node, action, object, result, .. }, index) = (line, applied.index.0);
-        tracing::info!(target: "audit", %node, action, object, result, index, suppressed, "operator command");
+        let (Line { node, client, action, object, result, .. }, index) = (line, applied.index.0);
+        tracing::info!(target: "audit", %node, client, action, object, result, index, suppressed, "operator command");
     }
 }
 
@@ -74,7 +76,8 @@ fn line(state: &State, (proposal, applied): (&Proposal, &Applied), changes: &[Ch
     let action = action_of(&proposal.command)?;
     let node = &state.agent(proposal.request.as_ref()?.agent)?.node;
     let line = |action, object, result: String, is_limited| {
-        Some(Line { node: node.clone(), action, object, result, is_limited })
+        let client = client_of(state, node, proposal);
+        Some(Line { node: node.clone(), client, action, object, result, is_limited })
     };
     let object = || object_of(&proposal.command);
     match &applied.reply {
@@ -91,6 +94,17 @@ fn line(state: &State, (proposal, applied): (&Proposal, &Applied), changes: &[Ch
         }
         Reply::Refused(refusal) => line(action, object(), refusal.to_string(), true),
         _ => line(action, object(), "done".into(), false),
+    }
+}
+
+/// The client in words: `agent` for the agent itself, or if requests have no callers.
+fn client_of(state: &State, node: &NodeName, proposal: &Proposal) -> String {
+    match state.acl().rights(&proposal.caller, node, proposal.at).map(|rights| rights.who) {
+        Ok(Who::Agent(_)) => "agent".into(),
+        Ok(Who::Anonymous) => "anonymous".into(),
+        Ok(Who::Token(accessor)) => accessor,
+        Ok(Who::Peer { uid, .. }) => format!("unix:{node}:{uid}"),
+        Err(_) => "unknown token".into(),
     }
 }
 
@@ -151,9 +165,7 @@ fn action_of_acl(command: &AclCommand) -> &'static str {
 /// The id of the changed row. A secret is never part of a line.
 fn object_of_acl(command: &AclCommand) -> String {
     match command {
-        AclCommand::Configure(settings) => {
-            format!("{:?}, default {:?}", settings.mode, settings.default_policy)
-        }
+        AclCommand::Configure(change) => format!("{change:?}"),
         AclCommand::Bootstrap(token, _) | AclCommand::CreateToken(token) | AclCommand::UpdateToken(token) => {
             format!("{:?}", token.accessor)
         }

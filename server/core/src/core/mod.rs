@@ -328,7 +328,7 @@ impl Core {
             if let Some(raise) = upgrade::wanted_format(&self.view(now), self.replica.config.format) {
                 self.replica.gather_own(raise);
             }
-            let start = &self.replica.config.cluster_start.acl;
+            let start = &self.replica.config.cluster_start;
             for change in acl_upkeep::wanted_changes(&self.view(now), start, wall) {
                 self.replica.gather_own(change);
             }

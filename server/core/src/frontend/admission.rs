@@ -6,7 +6,7 @@ use super::stalls::{WriteHealth, has_other_voters};
 use crate::core::Core;
 use lockmesh_protocol::acl::AclCommand;
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{NodeName, RequestId};
+use lockmesh_protocol::id::{LogIndex, NodeName, RequestId};
 use lockmesh_protocol::lease::{LeaseId, Renewal};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
@@ -203,7 +203,7 @@ fn is_of_the_leader(command: &Command) -> bool {
         | Command::EndFormerSessions { .. }
         | Command::Reconcile { .. }
         | Command::ReapMember { .. }
-        | Command::Acl(AclCommand::ExpireTokens(_)) => true,
+        | Command::Acl(AclCommand::ExpireTokens(_) | AclCommand::Bootstrap(_, Some(_))) => true,
         Command::Kv(_)
         | Command::CreateSession(_)
         | Command::DestroySession(_)
@@ -252,8 +252,15 @@ fn process_host<'a>(core: &'a Core, command: &'a Command) -> Option<&'a NodeName
 }
 
 /// Completes a command that an agent gives without what only the leader knows.
-pub(super) fn completed(core: &Core, command: Command) -> Command {
-    let Command::EndRestart { agent, announced_at: began, .. } = command else { return command };
+pub(super) fn completed(core: &Core, acl_reset: Option<LogIndex>, command: Command) -> Command {
+    let Command::EndRestart { agent, announced_at: began, .. } = command else {
+        return match command {
+            Command::Acl(AclCommand::Bootstrap(new, None)) => {
+                Command::Acl(AclCommand::Bootstrap(new, acl_reset))
+            }
+            command => command,
+        };
+    };
     let lease = LeaseId { agent, began };
     // A restart that this process announced itself is not the one it means.
     let before = core.replica().state().agent_of(lease).and_then(|agent| agent.restart_announced);

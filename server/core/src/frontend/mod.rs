@@ -147,6 +147,8 @@ pub struct Frontend {
     wall: (Time, WallTime),
     fault_point: FaultPoint,
     dry_run: DryRun,
+    /// The bootstrap of the access control lists that may be repeated.
+    acl_reset: Option<LogIndex>,
 }
 
 impl Frontend {
@@ -177,6 +179,7 @@ impl Frontend {
             wall: (now, wall),
             fault_point: FaultPoint::default(),
             dry_run: DryRun::default(),
+            acl_reset: None,
         }
     }
 
@@ -344,6 +347,7 @@ impl Frontend {
 
     fn check_call(&mut self, call: &Call<'_>, request: &Request) -> Result<(), Refusal> {
         let peer = call.peer;
+        Self::check_caller(call.client)?;
         // First of all: a peer without permission learns nothing about the state.
         if let Some(reason) = denied(peer, request) {
             return Err(Unavailable::Denied(reason).into());
@@ -442,7 +446,7 @@ impl Frontend {
         admission::check_proposal(&self.core, &self.write_health, call.peer, request.as_ref(), &command)
             .and_then(|()| self.gossip_key.check(call.now, &command, self.core.replica().is_serving()))
             .map_err(|why| Refusal(why, AnswerKind::Write))?;
-        let command = admission::completed(&self.core, command);
+        let command = admission::completed(&self.core, self.acl_reset, command);
         self.propose(call, CallKind::Write, request, command);
         Ok(())
     }

@@ -9,7 +9,7 @@ use super::Frontend;
 use crate::state::State;
 use lockmesh_protocol::acl::{Access, AclMode, Caller, Resource, Rights};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::NodeName;
+use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -22,6 +22,12 @@ use std::sync::Arc;
 const LINES_AT_ONCE: u64 = 100;
 /// See [`LINES_AT_ONCE`].
 const LINES_PER_SECOND: u64 = 10;
+
+/// The first format of entries with callers.
+const CALLERS_SINCE: u8 = 11;
+
+/// The refusal of a query about lists that are not in use.
+const NO_LISTS: &str = "ACL support disabled";
 
 /// The quota of lines in the mode `log`.
 #[derive(Debug)]
@@ -58,18 +64,38 @@ impl Frontend {
         let state = self.core.replica().state();
         let mode = state.acl().settings().mode;
         if mode == AclMode::Off {
-            return Ok(None);
+            let is_of_lists = query.is_of_acl_tables();
+            return if is_of_lists { Err(Unavailable::Denied(NO_LISTS.into())) } else { Ok(None) };
         }
+        let node = state.registered_name(node);
         let rights = state.acl().rights(client, node, self.wall_at(now));
         let judged = rights.and_then(|rights| state.check_query(&rights, query).map(|()| rights));
-        match (judged, mode) {
-            (Ok(rights), AclMode::Enforce) => Ok(Some(Arc::new(rights))),
-            (Ok(_), _) => Ok(None),
-            (Err(why), AclMode::Enforce) => Err(Unavailable::NoAccess(why)),
-            (Err(why), _) => {
-                self.dry_run.log(now, node, &why.to_string());
+        // The lists themselves are never open: what they show now would count later.
+        let is_enforced = mode == AclMode::Enforce || query.is_of_acl_tables();
+        match judged {
+            Ok(rights) if is_enforced => Ok(Some(Arc::new(rights))),
+            Ok(_) => Ok(None),
+            Err(why) if is_enforced => Err(Unavailable::NoAccess(why)),
+            Err(why) => {
+                let node = node.clone();
+                self.dry_run.log(now, &node, &why.to_string());
                 Ok(None)
             }
+        }
+    }
+
+    /// Permits another bootstrap of the access control lists, if the last one has this index.
+    pub fn permit_acl_reset(&mut self, index: Option<LogIndex>) {
+        self.acl_reset = index;
+    }
+
+    /// Checks that a caller is within the limits of one: it is part of its log entries.
+    pub(super) fn check_caller(client: &Caller) -> Result<(), Unavailable> {
+        match client {
+            Caller::Peer(peer) if !peer.is_within_limits() => {
+                Err(Unavailable::Denied("the user has too many groups, or too long names".into()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -86,6 +112,10 @@ impl Frontend {
             return Ok(());
         }
         let Some((resource, access, name)) = need(state, request) else { return Ok(()) };
+        // Another server executes it, and judges it by a newer state.
+        if !self.core.replica().is_serving() && !matches!(request, Request::BackupPart { stale: true, .. }) {
+            return Ok(());
+        }
         let rights = state.acl().rights(client, &peer.node, self.wall_at(now));
         match rights.and_then(|rights| rights.check(resource, access, &name)) {
             Err(why) if mode == AclMode::Enforce => Err(Unavailable::NoAccess(why)),
@@ -98,7 +128,7 @@ impl Frontend {
     }
 
     /// Logs a command that would be refused, in the mode `log`. Returns the caller for its log
-    /// entry: none of the entries of a cluster without access control lists has one.
+    /// entry.
     pub(super) fn caller_of(
         &mut self,
         now: Time,
@@ -107,8 +137,8 @@ impl Frontend {
     ) -> Caller {
         let state = self.core.replica().state();
         let mode = state.acl().settings().mode;
-        // The bootstrap's own refusals need no caller, and an older state knows none.
-        if mode == AclMode::Off {
+        // Also while nothing is judged: the entry may follow one that begins it.
+        if state.format() < CALLERS_SINCE {
             return Caller::Agent;
         }
         if mode == AclMode::Log

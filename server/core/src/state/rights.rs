@@ -11,6 +11,7 @@
 use super::State;
 use super::member::is_living;
 use super::step::Step;
+use lockmesh_protocol::acl::AclCommand;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, TxnOp};
 use lockmesh_protocol::id::NodeName;
@@ -34,7 +35,8 @@ fn is_of_operator(command: &Command) -> bool {
         | Command::ConfigureAutopilot(..)
         | Command::RotateGossipKey { .. }
         | Command::ConfigureDeadlocks(_)
-        | Command::ConfigureOperatorHosts(_) => true,
+        | Command::ConfigureOperatorHosts(_)
+        | Command::Acl(AclCommand::Configure(_) | AclCommand::Bootstrap(..)) => true,
         Command::LeaveNode(leave) => leave.lease.is_none(),
         _ => false,
     }
@@ -100,7 +102,7 @@ fn nodes_of_operation(state: &State, op: &TxnOp) -> Vec<NodeName> {
 }
 
 /// The name of a node, and those of the nodes with its id, which the write would rename or delete.
-fn names_of(state: &State, node: &Node) -> Vec<NodeName> {
+pub(super) fn names_of(state: &State, node: &Node) -> Vec<NodeName> {
     let named = state.members.of_node_id(&node.id).map(|agent| agent.node.clone());
     let in_catalog = state.catalog.node_ids.get(&node.id.to_ascii_lowercase()).cloned();
     std::iter::once(node.name.clone()).chain(named).chain(in_catalog).collect()

@@ -130,7 +130,10 @@ impl State {
     /// The rows of a query that these rights show, and `true` if some are left out.
     fn rows_for(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
         match (rights, query) {
-            (Some(rights), Query::Txn(ops)) => (Rows::Txn(self.read_txn_as(rights, ops)), false),
+            (Some(rights), Query::Txn(ops)) => {
+                let (results, is_filtered) = self.read_txn_as(rights, ops);
+                (Rows::Txn(results), is_filtered)
+            }
             (Some(rights), _) => acl::visible(self, rights, self.query(query).1),
             (None, _) => (self.query(query).1, false),
         }
@@ -193,10 +196,14 @@ impl View {
                 (Rows::Entries(rows), count)
             }
             WantedRows::Names(separator) => {
-                // The last name of the part before may continue. Keys that are not shown have none.
+                let mut shown = shown.peekable();
+                // The last name of the part before may continue, in a key that is shown.
+                let first = shown.peek().map(|(key, _)| cut(key.as_str(), prefix.len(), separator));
                 let before = (0..after).rev().filter_map(|at| entries.under_after(prefix, at).next());
-                let known = before.map(|(key, _)| key).find(|key| shows(rights, key));
-                let known = known.map(|key| cut(key.as_str(), prefix.len(), separator));
+                let mut same = before
+                    .map(|(key, _)| key)
+                    .take_while(|key| Some(cut(key.as_str(), prefix.len(), separator)) == first);
+                let known = first.filter(|_| same.any(|key| shows(rights, key)));
                 let (mut names, mut count): (Vec<String>, _) = (Vec::new(), 0);
                 for (key, _) in shown {
                     count += 1;

@@ -7,9 +7,9 @@ use lockmesh_core::state::visible;
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
 use lockmesh_protocol::acl::{
-    AclCommand, AclMode, AclSettings, AuthMethod, BindType, BindingRule, Caller, DefaultPolicy, Level, Links,
-    NewBindingRule, NewPolicy, NewRole, NewToken, NodeIdentity, Policy, Resource, Role, Rule, SecretHash,
-    ServiceIdentity, Token, UnixPeer,
+    AclChange, AclCommand, AclMode, AclSettings, AuthMethod, BindType, BindingRule, Caller, DefaultPolicy,
+    Level, Links, NewBindingRule, NewPolicy, NewRole, NewToken, NodeIdentity, Policy, Resource, Role, Rule,
+    SecretHash, ServiceIdentity, Token, UnixPeer,
 };
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::id::{LogIndex, WallTime};
@@ -107,7 +107,10 @@ pub(crate) fn answer(
         return Ok((rows, false));
     }
     match query {
-        Query::Txn(ops) => Ok((Rows::Txn(state.read_txn_as(&rights, ops)), false)),
+        Query::Txn(ops) => {
+            let (results, is_filtered) = state.read_txn_as(&rights, ops);
+            Ok((Rows::Txn(results), is_filtered))
+        }
         query => Ok(visible(state, &rights, state.query(query).1)),
     }
 }
@@ -130,7 +133,7 @@ fn secret(name: &str) -> String {
     id(&format!("{}s", name.get(..8).unwrap_or(name)))
 }
 
-fn settings(words: &mut Words) -> Result<AclSettings, String> {
+fn settings(words: &mut Words) -> Result<AclChange, String> {
     let mode = match words.word()?.as_str() {
         "off" => AclMode::Off,
         "log" => AclMode::Log,
@@ -138,14 +141,13 @@ fn settings(words: &mut Words) -> Result<AclSettings, String> {
         other => return Err(format!("what is the mode {other:?}?")),
     };
     let is_deny = words.option("default").is_some_and(|word| word == "deny");
-    Ok(AclSettings {
-        mode,
-        default_policy: if is_deny { DefaultPolicy::Deny } else { DefaultPolicy::Allow },
-        key_list_policy: words.option("list-policy").is_some(),
-        session_ownership: words.option("ownership").is_some(),
-        peer_management: words.option("peer-management").is_some(),
+    Ok(AclChange {
+        mode: Some(mode),
+        default_policy: is_deny.then_some(DefaultPolicy::Deny),
+        key_list_policy: words.option("list-policy").map(|word| word == "yes"),
+        session_ownership: words.option("ownership").map(|word| word == "yes"),
+        peer_management: words.option("peer-management").map(|word| word == "yes"),
         datacenter: "dc1".into(),
-        bootstrap_index: LogIndex(0),
     })
 }
 

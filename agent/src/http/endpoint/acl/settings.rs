@@ -10,9 +10,8 @@ use crate::go::json::{Object, first_value};
 use http::{Method, Response};
 use lockmesh_protocol::acl::record::GLOBAL_MANAGEMENT;
 use lockmesh_protocol::acl::{
-    Access, AclCommand, AclMode, AclSettings, DefaultPolicy, Links, NewToken, Resource,
+    Access, AclChange, AclCommand, AclMode, AclSettings, DefaultPolicy, Links, NewToken, Resource,
 };
-use lockmesh_protocol::id::LogIndex;
 use lockmesh_protocol::query::{Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
 use serde::{Deserialize, Serialize};
@@ -29,15 +28,13 @@ const NEVER: &str = "0001-01-01T00:00:00Z";
 #[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
 struct Bootstrap {
     bootstrap_secret: String,
-    /// The index of the last bootstrap, for another one.
-    reset_index: Option<u64>,
 }
 
-/// Creates the first management token, or another one with the index of the last bootstrap.
+/// Creates the first management token, or another one if a file of the leader permits it.
 pub(in super::super) async fn bootstrap(call: &Call<'_>, body: Body) -> Result<Response<Body>, Failure> {
     call.check_place()?;
     let body = call.small_body(body).await?;
-    let Bootstrap { bootstrap_secret, reset_index } = match body.trim_ascii().is_empty() {
+    let Bootstrap { bootstrap_secret } = match body.trim_ascii().is_empty() {
         true => Bootstrap::default(),
         false => serde_json::from_slice(&body)
             .map_err(|error| Failure::bad_request(format!("Request decoding failed: {error}")))?,
@@ -51,7 +48,7 @@ pub(in super::super) async fn bootstrap(call: &Call<'_>, body: Body) -> Result<R
         expires_at: None,
     };
     let secret = new.secret.clone();
-    let command = AclCommand::Bootstrap(Box::new(new), reset_index.map(LogIndex));
+    let command = AclCommand::Bootstrap(Box::new(new), None);
     let Applied { index, reply } = propose(call, command).await?;
     let Reply::Token(created) = reply else { return Err(misfit::wrong_reply(&reply)) };
     // Only the new token may read the name of its policy.
@@ -121,16 +118,20 @@ async fn change_settings(call: &Call<'_>, body: Body) -> Result<Response<Body>, 
     let wanted: Settings = serde_json::from_slice(&body).map_err(wrong)?;
     let answer = call.read(Query::AclSettings, ReadOptions::default(), None).await?;
     let Rows::AclSettings(before) = answer.rows.clone() else { return Err(misfit::wrong_rows()) };
+    let change = AclChange {
+        mode: wanted.mode,
+        default_policy: wanted.default_policy,
+        key_list_policy: wanted.key_list_policy,
+        session_ownership: wanted.session_ownership,
+        peer_management: wanted.peer_management,
+        datacenter: call.api.identity.datacenter.clone(),
+    };
+    let applied = propose(call, AclCommand::Configure(change)).await?;
     let settings = AclSettings {
         mode: wanted.mode.unwrap_or(before.mode),
         default_policy: wanted.default_policy.unwrap_or(before.default_policy),
-        key_list_policy: wanted.key_list_policy.unwrap_or(before.key_list_policy),
-        session_ownership: wanted.session_ownership.unwrap_or(before.session_ownership),
-        peer_management: wanted.peer_management.unwrap_or(before.peer_management),
-        datacenter: call.api.identity.datacenter.clone(),
-        bootstrap_index: before.bootstrap_index,
+        ..before
     };
-    let applied = propose(call, AclCommand::Configure(settings.clone())).await?;
     // The next request of this client is judged by them.
     call.api.acl.note(settings);
     Ok(answer::with_write_index(answer::json(&true, call.layout()), applied.index))

@@ -57,7 +57,7 @@ impl Acl {
     }
 
     fn links_of(&self, rule: &NewBindingRule, peer: &UnixPeer, node: &NodeName) -> Vec<Links> {
-        let name = filled_in(&rule.bind_name, peer, node);
+        let Some(name) = filled_in(&rule.bind_name, peer, node) else { return Vec::new() };
         match rule.bind_type {
             BindType::Role => self.role(&name).map(|role| role.links.clone()).into_iter().collect(),
             BindType::Policy => {
@@ -76,10 +76,9 @@ fn for_peer(rules: Arc<Rules>, peer: &UnixPeer, node: &NodeName, manages: bool) 
     if rules.as_slice().iter().all(is_plain) {
         return rules;
     }
-    let filled = rules.as_slice().iter().map(|rule| Rule {
-        label: filled_in(&rule.label, peer, node),
-        level: if is_management(rule) && !manages { Level::Read } else { rule.level },
-        ..rule.clone()
+    let filled = rules.as_slice().iter().filter_map(|rule| {
+        let level = if is_management(rule) && !manages { Level::Read } else { rule.level };
+        Some(Rule { label: filled_in(&rule.label, peer, node)?, level, ..rule.clone() })
     });
     Arc::new(filled.collect::<Vec<_>>().into())
 }

@@ -2,10 +2,12 @@
 
 use super::{is_enforced, read};
 use crate::state::State;
+use crate::state::check::check_id;
+use crate::state::rights::names_of;
 use crate::state::step::Step;
-use lockmesh_protocol::acl::{Access, AclCommand, Caller, NoAccess, Resource, Rights};
+use lockmesh_protocol::acl::{Access, AclCommand, AclMode, Caller, NoAccess, Resource, Rights};
 use lockmesh_protocol::command::{
-    Command, Deregistration, KvCommand, KvVerb, QueryCommand, Registration, TxnKv, TxnOp,
+    Command, Deregistration, KvCommand, KvVerb, QueryCommand, Registration, TxnOp,
 };
 use lockmesh_protocol::id::{Key, NodeName, ServiceId, SessionId, WallTime};
 use lockmesh_protocol::prepared_query::QuerySpec;
@@ -14,8 +16,13 @@ use lockmesh_protocol::reply::{Refusal, Reply, TxnError};
 
 /// Returns the refusal of a command to whose caller it is not permitted.
 pub(in crate::state) fn refusal(step: &Step<'_>, command: &Command) -> Option<Reply> {
-    if !is_enforced(step.state) {
-        return None;
+    let is_of_lists =
+        matches!(command, Command::Acl(command) if !matches!(command, AclCommand::Bootstrap(..)));
+    match step.state.acl.settings.mode {
+        AclMode::Off => return None,
+        // What anybody could write into the lists now would count later.
+        AclMode::Log if !is_of_lists => return None,
+        AclMode::Log | AclMode::Enforce => {}
     }
     // Commands of the leader itself have no origin, and registrations no right to check.
     let agent = step.state.members.agents.get(&step.origin?)?;
@@ -71,23 +78,19 @@ fn is_of_agent(state: &State, own: &NodeName, command: &Command) -> bool {
     match command {
         Command::RegisterAgent(_) | Command::AnnounceRestart(_) | Command::EndRestart { .. } => true,
         Command::LeaveNode(leave) => leave.lease.is_some(),
-        Command::Register(registration) => is_own(&registration.node.name),
+        Command::Register(registration) => names_of(state, &registration.node).iter().all(is_own),
         Command::Deregister(deregistration) => is_own(&deregistration.node),
         Command::UpdateCoordinate { node, .. } => is_own(node),
         Command::DestroySession(id)
         | Command::GiveUpSession { session: id, .. }
         | Command::EndOfProcess(id)
-        | Command::Kv(
-            KvCommand::Leave { session: id, .. }
-            | KvCommand::StopWaiting { session: id, .. }
-            | KvCommand::Release(_, id),
-        ) => has_session(id),
+        // What a client no longer waits for. It writes no value.
+        | Command::Kv(KvCommand::Leave { session: id, .. } | KvCommand::StopWaiting { session: id, .. }) => {
+            has_session(id)
+        }
         Command::Txn(ops) => ops.iter().all(|op| match op {
-            TxnOp::Kv(TxnKv { verb: KvVerb::Unlock, session: Some(id), .. }) => {
-                SessionId::parse(id).is_some_and(|id| has_session(&id))
-            }
             TxnOp::Kv(_) => false,
-            TxnOp::Node { node, .. } => is_own(&node.name),
+            TxnOp::Node { node, .. } => names_of(state, node).iter().all(is_own),
             TxnOp::Service { service, .. } => is_own(&service.node),
             TxnOp::Check { check, .. } => is_own(&check.node),
         }),
@@ -158,14 +161,16 @@ fn check_registration(state: &State, rights: &Rights, registration: &Registratio
     let Registration { node, skip_node_update, service, checks } = registration;
     let is_known = || state.catalog.nodes.contains_key(&node.name.folded());
     if !*skip_node_update || !is_known() {
-        check_node(state, rights, &node.name)?;
+        names_of(state, node).iter().try_for_each(|name| check_node(state, rights, name))?;
     }
     if let Some(service) = service {
         check_service(state, rights, &node.name, &service.id)?;
         rights.check(Resource::Service, Access::Write, &service.name)?;
     }
     checks.iter().try_for_each(|check| match (&check.service_id, service) {
-        (Some(id), Some(service)) if id.folded() == service.id.folded() => Ok(()),
+        (Some(id), Some(service)) if id.folded() == service.id.folded() => {
+            check_stored_check(state, rights, &node.name, check)
+        }
         _ => check_check(state, rights, &node.name, check),
     })
 }
@@ -178,8 +183,31 @@ fn check_service(state: &State, rights: &Rights, node: &NodeName, id: &ServiceId
     }
 }
 
-/// Checks the right to a check: that to its service, or else to its node.
+/// Checks the right to a check: that to its service, or else to its node. One that exists under the
+/// same id also needs the right to its present owner.
 fn check_check(state: &State, rights: &Rights, node: &NodeName, check: &Check) -> Result<(), NoAccess> {
+    check_stored_check(state, rights, node, check)?;
+    check_owner_of_check(state, rights, node, check)
+}
+
+fn check_stored_check(
+    state: &State,
+    rights: &Rights,
+    node: &NodeName,
+    check: &Check,
+) -> Result<(), NoAccess> {
+    match state.catalog.check_of(node, &check_id(check)) {
+        Some(stored) => check_owner_of_check(state, rights, node, stored),
+        None => Ok(()),
+    }
+}
+
+fn check_owner_of_check(
+    state: &State,
+    rights: &Rights,
+    node: &NodeName,
+    check: &Check,
+) -> Result<(), NoAccess> {
     let service = check.service_id.as_ref().and_then(|id| state.catalog.service(node, id));
     match service {
         Some(service) => rights.check(Resource::Service, Access::Write, &service.name),
@@ -246,7 +274,9 @@ pub(super) fn check_operation(state: &State, rights: &Rights, op: &TxnOp) -> Res
             }
         }
         op if !op.is_write() => Ok(()),
-        TxnOp::Node { node, .. } => check_node(state, rights, &node.name),
+        TxnOp::Node { node, .. } => {
+            names_of(state, node).iter().try_for_each(|name| check_node(state, rights, name))
+        }
         TxnOp::Service { service, .. } => {
             check_service(state, rights, &service.node, &service.id)?;
             rights.check(Resource::Service, Access::Write, &service.name)

@@ -57,6 +57,11 @@ impl Acl {
         &self.settings
     }
 
+    /// Returns `true` if a token has this secret.
+    pub fn has_secret(&self, secret: &str) -> bool {
+        self.by_secret.contains_key(&SecretHash::of(secret))
+    }
+
     /// The first time at which a token ends.
     pub fn first_end(&self) -> Option<WallTime> {
         self.ends.first().map(|(at, _)| *at)

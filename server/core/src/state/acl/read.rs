@@ -26,11 +26,7 @@ impl State {
             }
             Query::GossipKey => rights.check(Resource::Keyring, Access::Read, ""),
             Query::OperatorHosts | Query::Deadlocks => rights.check(Resource::Operator, Access::Read, ""),
-            Query::Tokens(_)
-            | Query::Policies(_)
-            | Query::Roles(_)
-            | Query::AuthMethods(_)
-            | Query::BindingRules(_) => rights.check(Resource::Acl, Access::Read, ""),
+            query if query.is_of_acl_tables() => rights.check(Resource::Acl, Access::Read, ""),
             _ => Ok(()),
         }
     }
@@ -116,14 +112,18 @@ impl State {
 
     /// Answers a transaction without writes for a caller with these rights. A read without the
     /// right has no result, whether its key exists or not.
-    pub fn read_txn_as(&self, rights: &Rights, ops: &[TxnOp]) -> Result<Vec<TxnResult>, Vec<TxnError>> {
+    pub fn read_txn_as(
+        &self,
+        rights: &Rights,
+        ops: &[TxnOp],
+    ) -> (Result<Vec<TxnResult>, Vec<TxnError>>, bool) {
         let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
             let why = check_operation(self, rights, op).err()?;
             Some(TxnError { op_index, what: why.to_string() })
         });
         let errors: Vec<TxnError> = judged.collect();
         if !errors.is_empty() {
-            return Err(errors);
+            return (Err(errors), false);
         }
         let hidden = |op: &TxnOp| match op {
             TxnOp::Kv(kv) if kv.verb == KvVerb::Get && !may_read_key(rights, &kv.key) => {
@@ -132,8 +132,14 @@ impl State {
             op => op.clone(),
         };
         let ops: Vec<TxnOp> = ops.iter().map(hidden).collect();
-        let results = self.read_txn(&ops)?;
-        Ok(results.into_iter().filter(|result| shows_result(rights, result)).collect())
+        let mut results = match self.read_txn(&ops) {
+            Ok(results) => results,
+            Err(errors) => return (Err(errors), false),
+        };
+        let count = results.len();
+        results.retain(|result| shows_result(rights, result));
+        let is_filtered = results.len() < count;
+        (Ok(results), is_filtered)
     }
 }
 

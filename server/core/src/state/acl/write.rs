@@ -4,12 +4,12 @@ use super::super::step::Step;
 use super::{Acl, bind};
 use lockmesh_protocol::acl::record::{
     ANONYMOUS, ANONYMOUS_SECRET, GLOBAL_MANAGEMENT, GLOBAL_READ_ONLY, LINKS_MAX, POLICIES_MAX,
-    RESERVED_PREFIX, ROLES_MAX, RULES_BYTES_MAX, TEXT_BYTES_MAX, TOKENS_MAX, management_rules,
+    RESERVED_PREFIX, ROLES_MAX, RULES_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX, TOKENS_MAX, management_rules,
     read_only_rules,
 };
 use lockmesh_protocol::acl::{
-    AclCommand, AclMode, AclSettings, Caller, Links, NewPolicy, NewRole, NewToken, Policy, Role, Rules,
-    SecretHash, Token,
+    AclChange, AclCommand, AclMode, AclSettings, Caller, Links, NewPolicy, NewRole, NewToken, Policy, Role,
+    Rules, SecretHash, Token,
 };
 use lockmesh_protocol::change::{Change, Table};
 use lockmesh_protocol::id::{LogIndex, WallTime};
@@ -53,10 +53,18 @@ pub(super) fn refused<T>(text: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Acl(text.into()))
 }
 
-fn configure(step: &mut Step<'_>, new: &AclSettings) -> Reply {
+fn configure(step: &mut Step<'_>, change: &AclChange) -> Reply {
     let is_first = !acl(step).is_in_use();
-    let bootstrap_index = acl(step).settings.bootstrap_index;
-    let settings = AclSettings { bootstrap_index, ..new.clone() };
+    let before = acl(step).settings.clone();
+    let settings = AclSettings {
+        mode: change.mode.unwrap_or(before.mode),
+        default_policy: change.default_policy.unwrap_or(before.default_policy),
+        key_list_policy: change.key_list_policy.unwrap_or(before.key_list_policy),
+        session_ownership: change.session_ownership.unwrap_or(before.session_ownership),
+        peer_management: change.peer_management.unwrap_or(before.peer_management),
+        datacenter: if is_first { change.datacenter.clone() } else { before.datacenter.clone() },
+        bootstrap_index: before.bootstrap_index,
+    };
     if is_first && settings != AclSettings::default() {
         create_built_in_rows(step);
     }
@@ -114,6 +122,7 @@ fn bootstrap(step: &mut Step<'_>, new: &NewToken, reset: Option<LogIndex>) -> Ch
             return Err(Refusal::AclBootstrap(text));
         }
     }
+    [&new.secret, &new.description].into_iter().try_for_each(|text| check_text(text))?;
     check_ids_are_free(step, new)?;
     let links = Links { policies: vec![GLOBAL_MANAGEMENT.into()], ..Links::default() };
     let token = set_token(step, &NewToken { links, ..new.clone() }, None);
@@ -262,7 +271,9 @@ fn is_built_in(policy: &Policy) -> bool {
 fn check_policy(step: &Step<'_>, new: &NewPolicy) -> Result<(), Refusal> {
     check_name("Policy", &new.name)?;
     check_text(&new.description)?;
-    if new.text.len() > RULES_BYTES_MAX || new.datacenters.len() > LINKS_MAX {
+    let labels = new.rules.as_slice().iter().map(|rule| rule.label.len());
+    let is_too_long = new.text.len() > RULES_BYTES_MAX || labels.sum::<usize>() > RULES_BYTES_MAX;
+    if is_too_long || new.rules.as_slice().len() > RULES_MAX || new.datacenters.len() > LINKS_MAX {
         return refused(format!(
             "Invalid Policy: the rules have more than {RULES_BYTES_MAX} bytes: divide the policy"
         ));
@@ -285,7 +296,7 @@ fn delete_policy(step: &mut Step<'_>, id: &str) -> Changed {
     let id = policy.id.to_ascii_lowercase();
     step.set(Change::Policy(id.clone(), None));
     step.touch(Table::Policies);
-    unlink(step, |links| &mut links.policies, &id);
+    unlink(step, &id);
     Ok(Reply::Done)
 }
 
@@ -336,18 +347,21 @@ fn delete_role(step: &mut Step<'_>, id: &str) -> Reply {
     if acl(step).roles.contains_key(&id) {
         step.set(Change::Role(id.clone(), None));
         step.touch(Table::Roles);
-        unlink(step, |links| &mut links.roles, &id);
+        unlink(step, &id);
     }
     Reply::Done
 }
 
-/// Removes all links to a deleted policy or role.
-fn unlink(step: &mut Step<'_>, list: fn(&mut Links) -> &mut Vec<String>, id: &str) {
+/// Removes all links to a deleted policy or role. The ids of both are UUIDs, so they differ.
+fn unlink(step: &mut Step<'_>, id: &str) {
     let without = |links: &Links| {
-        let mut links = links.clone();
-        let before = list(&mut links).len();
-        list(&mut links).retain(|linked| linked != id);
-        (list(&mut links).len() < before).then_some(links)
+        let has = |list: &[String]| list.iter().any(|linked| linked == id);
+        (has(&links.policies) || has(&links.roles)).then(|| {
+            let mut links = links.clone();
+            links.policies.retain(|linked| linked != id);
+            links.roles.retain(|linked| linked != id);
+            links
+        })
     };
     let modify_index = step.index;
     let tokens = acl(step).tokens.values().filter_map(|token| {
@@ -379,7 +393,8 @@ fn resolved(step: &Step<'_>, links: &Links) -> Result<Links, Refusal> {
     }
     let services = service_identities.iter().map(|identity| &identity.service);
     let nodes = node_identities.iter().map(|identity| &identity.node);
-    services.chain(nodes).try_for_each(|name| check_text(name))?;
+    let templates = templated_policies.iter().flat_map(|policy| [&policy.template, &policy.name]);
+    services.chain(nodes).chain(templates).try_for_each(|name| check_text(name))?;
     let mut found = Links { policies: Vec::new(), roles: Vec::new(), ..links.clone() };
     for named in policies {
         let policy = acl(step).policy(named).map(|policy| policy.id.to_ascii_lowercase());
