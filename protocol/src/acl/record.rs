@@ -1,10 +1,10 @@
 //! The tables of the access control lists, and the commands that change them.
 
-use super::SecretHash;
 use super::peer::NewBindingRule;
 use super::rules::{Level, Resource, Rule, Rules};
 use crate::id::{LogIndex, WallTime};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 
 /// The id of the built-in policy that permits everything.
@@ -147,7 +147,7 @@ pub struct TemplatedPolicy {
 }
 
 /// A token. Stored: never changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Token {
     /// Its id in lists, logs and refusals.
     pub accessor: String,
@@ -208,7 +208,7 @@ pub struct Role {
 }
 
 /// The new content of a token. Its links name policies and roles by id or by name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewToken {
     /// Its accessor id.
     pub accessor: String,
@@ -294,9 +294,24 @@ pub enum AclCommand {
     ExpireTokens(WallTime),
 }
 
-/// The hash of the anonymous token's secret.
-pub fn anonymous_hash() -> SecretHash {
-    SecretHash::of(ANONYMOUS_SECRET)
+impl fmt::Debug for Token {
+    /// Leaves out the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("accessor", &self.accessor)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for NewToken {
+    /// Leaves out the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewToken")
+            .field("accessor", &self.accessor)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The rules of the built-in policy that permits everything.

@@ -9,17 +9,25 @@ use lockmesh_protocol::command::Command;
 use lockmesh_protocol::id::{LogIndex, WallTime};
 use lockmesh_protocol::lease::LeaseKey;
 use sha2::{Digest, Sha256};
+use std::fmt;
 
 /// The format version with access control lists.
 const SINCE: u8 = 11;
 
 /// The access control lists of a cluster that has none yet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct AclStart {
     /// The settings.
     pub settings: AclChange,
     /// The secret of the first management token; need not be a UUID.
     pub initial_management: Option<String>,
+}
+
+impl fmt::Debug for AclStart {
+    /// Leaves out the secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AclStart").field("settings", &self.settings).finish_non_exhaustive()
+    }
 }
 
 /// Returns the changes that the leader makes. Called once per tick on a leader that serves.
