@@ -1,5 +1,5 @@
-//! Access control of the running program: the management token of its configuration, and the users of
-//! the host.
+//! Access control of the running program: the management token of its configuration, and the users
+//! of the host.
 
 use lockmesh_tests::dev::Dev;
 use lockmesh_tests::process::run;

@@ -1,5 +1,5 @@
-//! `lockmesh acl`: tokens, policies, roles, auth methods and binding rules, with the options and the
-//! layout of `consul acl`.
+//! `lockmesh acl`: tokens, policies, roles, auth methods and binding rules, with the options and
+//! the layout of `consul acl`.
 //!
 //! | file | contents |
 //! |---|---|
@@ -42,8 +42,8 @@ pub struct Args {
 enum Command {
     /// Create the first management token and print its secret
     ///
-    /// It works once. If all management tokens are lost, the error names the reset index; send it as
-    /// `{"ResetIndex": N}` with `PUT /v1/acl/bootstrap` over the agent's Unix socket.
+    /// It works once. If all management tokens are lost, the error names the reset index; send it
+    /// as `{"ResetIndex": N}` with `PUT /v1/acl/bootstrap` over the agent's Unix socket.
     Bootstrap {
         /// File with the secret to use, a UUID; - for stdin [default: a random one]
         #[arg(value_name = "FILE")]
