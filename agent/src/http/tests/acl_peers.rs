@@ -18,11 +18,11 @@ fn user(uid: u32) -> Peer {
 
 impl Stand {
     /// Sends a request without a token.
-    async fn from(&self, peer: Peer, request: &str, body: &str) -> Reply {
-        self.from_with(peer, "", request, body).await
+    async fn by(&self, peer: Peer, request: &str, body: &str) -> Reply {
+        self.send_by(peer, "", request, body).await
     }
 
-    async fn from_with(&self, peer: Peer, token: &str, request: &str, body: &str) -> Reply {
+    async fn send_by(&self, peer: Peer, token: &str, request: &str, body: &str) -> Reply {
         let (method, path) = request.split_once(' ').expect("a method and a path");
         let head = Request::builder().method(method).uri(path).header("content-length", body.len());
         let head = if token.is_empty() { head } else { head.header("x-consul-token", token) };
@@ -85,22 +85,22 @@ async fn bound_user_needs_no_token() {
     stand.bind(&format!("uid == {USER}"), "jobs", OWN).await;
     let key = format!("/v1/kv/jobs/{USER}/x");
     let put = format!("PUT {key}");
-    stand.from(user(USER), &put, "1").await.is(200, "true");
-    assert_eq!(stand.from(user(USER), "PUT /v1/session/create", r#"{"Checks":[]}"#).await.status, 200);
-    let refused = stand.from(user(USER), "PUT /v1/kv/z", "1").await;
+    stand.by(user(USER), &put, "1").await.is(200, "true");
+    assert_eq!(stand.by(user(USER), "PUT /v1/session/create", r#"{"Checks":[]}"#).await.status, 200);
+    let refused = stand.by(user(USER), "PUT /v1/kv/z", "1").await;
     let who = format!("unix peer '' (uid {USER}) on node 'node-one'");
     assert!(refused.status == 403 && refused.text().contains("on \"z\""), "{refused:?}");
     assert!(refused.text().contains(&who), "{refused:?}");
     // Another user, and the same one over TCP.
     for other in [user(USER + 1), user(0), Peer::Tcp("127.0.0.1:1".parse().unwrap())] {
-        let refused = stand.from(other, &put, "1").await;
+        let refused = stand.by(other, &put, "1").await;
         assert!(refused.status == 403 && refused.text().contains("anonymous token"), "{refused:?}");
     }
     let (_, secret) = stand.token("t", r#"key "z" { policy = "write" }"#).await;
-    stand.from_with(user(USER), &secret, "PUT /v1/kv/z", "1").await.is(200, "true");
-    assert_eq!(stand.from_with(user(USER), &secret, &put, "1").await.status, 403);
-    stand.from_with(user(USER), "nope", &put, "1").await.is(403, "ACL not found");
-    assert_eq!(stand.from_with(user(USER), "anonymous", &put, "1").await.status, 403);
+    stand.send_by(user(USER), &secret, "PUT /v1/kv/z", "1").await.is(200, "true");
+    assert_eq!(stand.send_by(user(USER), &secret, &put, "1").await.status, 403);
+    stand.send_by(user(USER), "nope", &put, "1").await.is(403, "ACL not found");
+    assert_eq!(stand.send_by(user(USER), "anonymous", &put, "1").await.status, 403);
 }
 
 /// Contract: 167.
@@ -109,35 +109,35 @@ async fn changed_rule_counts_for_next_request() {
     let stand = stand(DENY).await;
     let rule = stand.bind(&format!("\"{GROUP}\" in groups"), "jobs", OWN).await;
     let put = format!("PUT /v1/kv/jobs/{USER}/x");
-    stand.from(user(USER), &put, "1").await.is(200, "true");
+    stand.by(user(USER), &put, "1").await.is(200, "true");
     let create = "PUT /v1/session/create";
     let other = json!({"Node": "n2", "Address": "10.0.0.2"});
     stand.as_root("PUT /v1/catalog/register", other).await.is(200, "true");
-    assert_eq!(stand.from(user(USER), create, r#"{"Node":"n2","Checks":[]}"#).await.status, 403);
+    assert_eq!(stand.by(user(USER), create, r#"{"Node":"n2","Checks":[]}"#).await.status, 403);
     // A process in another user or PID namespace has no identity.
     for (uid, pid) in [(USER, 0), (65_534, 7)] {
         let peer =
             Peer::Unix { uid: Some(uid), gid: Some(GROUP), pid: Some(pid), accepted_at: Duration::ZERO };
-        assert_eq!(stand.from(peer, &put, "1").await.status, 403, "{peer:?}");
+        assert_eq!(stand.by(peer, &put, "1").await.status, 403, "{peer:?}");
     }
     let path = format!("/v1/acl/binding-rule/{}", rule["ID"].as_str().unwrap());
     let mut changed = rule.clone();
     changed["Selector"] = json!("node == \"n2\"");
     assert_eq!(stand.as_root(&format!("PUT {path}"), changed).await.status, 200);
-    assert_eq!(stand.from(user(USER), &put, "1").await.status, 403);
+    assert_eq!(stand.by(user(USER), &put, "1").await.status, 403);
 }
 
 #[tokio::test]
 async fn own_token_describes_bound_user() {
     let stand = stand(DENY).await;
     stand.bind(&format!("uid == {USER}"), "jobs", OWN).await;
-    let own = async |uid| stand.from(user(uid), "GET /v1/acl/token/self", "").await.json();
+    let own = async |uid| stand.by(user(uid), "GET /v1/acl/token/self", "").await.json();
     let token = own(USER).await;
     assert_eq!(token["Description"], json!(format!("unix peer (uid {USER}) on node-one")));
     assert_eq!(token["SecretID"], "<hidden>");
     assert_eq!(token["AccessorID"].as_str().map(str::len), Some(36), "{token}");
     assert_eq!(own(USER).await, token);
     assert_eq!(own(USER + 1).await["AccessorID"], "00000000-0000-0000-0000-000000000002");
-    let root = stand.from_with(user(USER), ROOT, "GET /v1/acl/token/self", "").await.json();
+    let root = stand.send_by(user(USER), ROOT, "GET /v1/acl/token/self", "").await.json();
     assert_eq!(root["SecretID"], json!(ROOT));
 }
