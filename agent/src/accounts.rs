@@ -86,6 +86,7 @@ mod tests {
         assert_eq!((accounts.group("lock"), accounts.group("")), (None, None));
     }
 
+    /// Contract: 167.
     #[test]
     fn peer_has_primary_and_listed_groups() {
         let accounts = Accounts {

@@ -24,12 +24,12 @@ const CEILINGS: [weight::Ceiling; 11] = [
     ("protocol/net", most(2_500, 1_290)),
     ("server/core", most(15_860, 15_520)),
     ("server", most(9_250, 4_780)),
-    ("agent/client", most(7_350, 3_580)),
+    ("agent/client", most(7_430, 3_580)),
     ("agent/core", most(10_780, 7_900)),
-    ("agent", most(17_500, 10_700)),
-    ("agent/cli", most(11_950, 4_220)),
+    ("agent", most(17_500, 11_160)),
+    ("agent/cli", most(12_200, 4_280)),
     ("agent/migrate", most(2_790, 1_360)),
-    ("tests", most(0, 41_230)),
+    ("tests", most(0, 41_750)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 

@@ -5,7 +5,8 @@ use crate::connection::Verb;
 use crate::error::Error;
 use crate::read::Read;
 use crate::shape::acl::{
-    AclChange, AclSettings, NewClone, NewPolicy, NewRole, NewToken, Permission, Policy, Role, Token,
+    AclChange, AclSettings, AuthMethod, BindingRule, NewAuthMethod, NewBindingRule, NewClone, NewPolicy,
+    NewRole, NewToken, Permission, Policy, Role, Token,
 };
 use bytes::Bytes;
 use serde::Serialize;
@@ -205,6 +206,88 @@ impl Acl<'_> {
         self.delete(Target::new("/v1/acl/role/").name(id)).await
     }
 
+    /// Creates an auth method.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] describes the invalid field, such as an unsupported type. Creating it
+    /// again is safe.
+    pub async fn create_auth_method(&self, method: &NewAuthMethod) -> Result<AuthMethod, Error> {
+        self.put(Target::new("/v1/acl/auth-method"), method).await
+    }
+
+    /// Replaces an auth method; its name cannot change.
+    ///
+    /// # Errors
+    /// As [`Acl::create_auth_method`].
+    pub async fn update_auth_method(&self, method: &NewAuthMethod) -> Result<AuthMethod, Error> {
+        self.put(Target::new("/v1/acl/auth-method/").name(&method.name), method).await
+    }
+
+    /// Returns the auth method with this name.
+    ///
+    /// # Errors
+    /// As [`Acl::token`].
+    pub async fn auth_method(&self, name: &str, read: &Read) -> Result<AuthMethod, Error> {
+        self.read_one(Target::new("/v1/acl/auth-method/").name(name), read).await
+    }
+
+    /// Returns all auth methods.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn auth_methods(&self, read: &Read) -> Result<Answer<Vec<AuthMethod>>, Error> {
+        self.client.read(Target::new("/v1/acl/auth-methods").read(read)).await
+    }
+
+    /// Deletes an auth method and its binding rules. An unknown one is a success.
+    ///
+    /// # Errors
+    /// Deleting it again is safe.
+    pub async fn delete_auth_method(&self, name: &str) -> Result<(), Error> {
+        self.delete(Target::new("/v1/acl/auth-method/").name(name)).await
+    }
+
+    /// Creates a binding rule.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] describes the invalid field. Unless [`Error::certainly_not_done`] is
+    /// `true`, the rule may exist: see [`Acl::binding_rules`].
+    pub async fn create_binding_rule(&self, rule: &NewBindingRule) -> Result<BindingRule, Error> {
+        self.put(Target::new("/v1/acl/binding-rule"), rule).await
+    }
+
+    /// Replaces a binding rule.
+    ///
+    /// # Errors
+    /// As [`Acl::create_binding_rule`]. Updating it again is safe.
+    pub async fn update_binding_rule(&self, id: &str, rule: &NewBindingRule) -> Result<BindingRule, Error> {
+        self.put(Target::new("/v1/acl/binding-rule/").name(id), rule).await
+    }
+
+    /// Returns the binding rule with this id.
+    ///
+    /// # Errors
+    /// As [`Acl::token`].
+    pub async fn binding_rule(&self, id: &str, read: &Read) -> Result<BindingRule, Error> {
+        self.read_one(Target::new("/v1/acl/binding-rule/").name(id), read).await
+    }
+
+    /// Returns all binding rules.
+    ///
+    /// # Errors
+    /// A read changes nothing. Retry if [`Error::is_transient`] returns `true`.
+    pub async fn binding_rules(&self, read: &Read) -> Result<Answer<Vec<BindingRule>>, Error> {
+        self.client.read(Target::new("/v1/acl/binding-rules").read(read)).await
+    }
+
+    /// Deletes a binding rule. An unknown one is a success.
+    ///
+    /// # Errors
+    /// Deleting it again is safe.
+    pub async fn delete_binding_rule(&self, id: &str) -> Result<(), Error> {
+        self.delete(Target::new("/v1/acl/binding-rule/").name(id)).await
+    }
+
     /// Returns the same permissions, at most 64, with [`Permission::allow`] set.
     ///
     /// # Errors
@@ -263,7 +346,7 @@ mod tests {
         let fake = Fake::start();
         let client = fake.client();
         let (acl, read) = (client.acl(), Read::default());
-        fake.fail("/v1/acl/", Fault::Status(200, "{}"), 16);
+        fake.fail("/v1/acl/", Fault::Status(200, "{}"), 20);
         fake.fail("/v1/lockmesh/acl", Fault::Status(200, "{\"Mode\":\"log\",\"DefaultPolicy\":\"deny\"}"), 2);
         acl.bootstrap(Some("s")).await.expect("it is answered");
         acl.create_token(&NewToken::default()).await.expect("it is answered");
@@ -276,6 +359,11 @@ mod tests {
         acl.policy_by_name("p q", &read).await.expect("it is answered");
         acl.update_role("r", &NewRole::default()).await.expect("it is answered");
         acl.role_by_name("r", &read).await.expect("it is answered");
+        let method = NewAuthMethod { name: "m n".into(), ..NewAuthMethod::default() };
+        acl.update_auth_method(&method).await.expect("it is answered");
+        acl.auth_method("m", &read).await.expect("it is answered");
+        acl.update_binding_rule("b", &NewBindingRule::default()).await.expect("it is answered");
+        acl.delete_binding_rule("b").await.expect("it is answered");
         acl.configure(&AclChange::default()).await.expect("it is answered");
         let settings = acl.settings(&read).await.expect("it is answered");
         assert_eq!(settings.mode, crate::shape::acl::AclMode::Log);
@@ -289,6 +377,10 @@ mod tests {
             "GET /v1/acl/policy/name/p%20q",
             "PUT /v1/acl/role/r",
             "GET /v1/acl/role/name/r",
+            "PUT /v1/acl/auth-method/m%20n",
+            "GET /v1/acl/auth-method/m",
+            "PUT /v1/acl/binding-rule/b",
+            "DELETE /v1/acl/binding-rule/b",
             "PUT /v1/lockmesh/acl",
             "GET /v1/lockmesh/acl",
         ] {

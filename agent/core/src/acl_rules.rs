@@ -197,6 +197,7 @@ mod tests {
         rules.as_slice().iter().map(show).collect::<Vec<_>>().join(", ")
     }
 
+    /// Contract: 143, 144.
     #[test]
     fn rules_parsed_in_all_forms() {
         let prefix = "key_prefix \"a/\" write";
@@ -230,6 +231,7 @@ mod tests {
         }
     }
 
+    /// Contract: 143, 144.
     #[test]
     fn invalid_rules_rejected_like_consul() {
         for (text, expected) in [
@@ -283,6 +285,7 @@ mod tests {
         }
     }
 
+    /// Contract: 139.
     #[test]
     fn parsed_rules_decide_as_written() {
         let own = "key_prefix \"a/\" { policy = \"write\" }\nkey \"a/secret\" { policy = \"deny\" }\n\

@@ -124,6 +124,7 @@ mod tests {
         Caller::Token(SecretHash::of(secret))
     }
 
+    /// Contract: 163.
     #[test]
     fn kept_token_precedes_configured_one() {
         let folder = tempfile::tempdir().expect("a folder");

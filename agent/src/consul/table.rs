@@ -68,9 +68,11 @@ pub static ROUTES: &[Row] = &[
 /// Commands, and subcommands of commands that Lockmesh has.
 pub static COMMANDS: &[Row] = &[
     row(
-        &["login", "logout", "acl auth-method", "acl binding-rule"],
+        &["login", "logout"],
         "logins",
-        Absent("create tokens with `lockmesh acl token create`"),
+        Absent(
+            "create tokens with `lockmesh acl token create`, or bind users with `lockmesh acl binding-rule create`",
+        ),
     ),
     row(
         &[

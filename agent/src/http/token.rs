@@ -149,6 +149,7 @@ mod tests {
         assert_eq!(tokens.warned.lock().expect("no panic").len(), MAX_CLIENTS);
     }
 
+    /// Contract: 135.
     #[test]
     fn first_nonempty_source_counts() {
         let found = |query: &str, lines: &[(&'static str, &str)]| {

@@ -293,6 +293,7 @@ mod tests {
         assert_eq!(level(policies.iter(), Resource::Node, "a/"), None);
     }
 
+    /// Contract: 139.
     #[test]
     fn equal_labels_merged() {
         use Level::{Deny, List, Read, Write};
@@ -306,6 +307,7 @@ mod tests {
         }
     }
 
+    /// Contract: 141.
     #[test]
     fn recursive_write_needs_everything_below() {
         use Level::{Deny, Read, Write};

@@ -6,6 +6,7 @@
 //! **Invariant:** a test here passes on an arbitrarily slow machine. Time is only bounded from
 //! below.
 
+mod acl;
 mod agent;
 mod alerting;
 mod blocking;

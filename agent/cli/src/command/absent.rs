@@ -124,7 +124,6 @@ mod tests {
             (&["config", "help", "read"], "`config read` of Consul (service mesh)"),
             (&["intention", "--help"], "`intention` of Consul (service mesh): not in"),
             (&["--token=t", "config", "read", "-kind", "x"], "`config read` of Consul (service mesh)"),
-            (&["acl", "auth-method", "list"], "`acl auth-method` of Consul (logins): not in Lockmesh"),
             (&["login"], "`login` of Consul (logins): not in Lockmesh"),
             (&["config", "read", "-kind", "x", "-name", "y"], "`config read` of Consul (service mesh)"),
             (&["snapshot", "agent"], "`snapshot agent` of Consul"),

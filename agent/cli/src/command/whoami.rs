@@ -14,7 +14,8 @@ use std::process::ExitCode;
 
 /// Print the token that this command sends, or its permissions
 ///
-/// Without a token, the caller has the permissions of the anonymous token. With --can, the exit
+/// Without a token, a user that binding rules select is shown by its name and node; another caller
+/// has the permissions of the anonymous token. With --can, the exit
 /// code is 1 if a permission is missing.
 #[derive(clap::Args, Debug)]
 pub struct Args {

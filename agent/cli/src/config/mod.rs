@@ -719,7 +719,10 @@ mod tests {
             lines[4].starts_with("line 5: unknown key `ports.dns` of Consul (DNS): not in Lockmesh"),
             "{all}"
         );
-        assert!(lines[5].starts_with("line 7: unknown key `acl` of Consul (ACLs): not in Lockmesh"), "{all}");
+        assert!(
+            lines[5].starts_with("line 7: unknown key `acl` of Consul (other settings of ACLs): not"),
+            "{all}"
+        );
     }
 
     #[test]

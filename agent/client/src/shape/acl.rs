@@ -216,6 +216,68 @@ pub struct NewClone {
     pub description: String,
 }
 
+/// An auth method.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AuthMethod {
+    /// Its name.
+    pub name: String,
+    /// Its type: `unix-peer`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// A text for people.
+    pub description: String,
+    /// The index of its creation.
+    pub create_index: u64,
+    /// The index of its last change.
+    pub modify_index: u64,
+}
+
+/// The body of `PUT /v1/acl/auth-method`, and with a name in the path, of a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NewAuthMethod {
+    /// Its name.
+    pub name: String,
+    /// Its type: `unix-peer`.
+    #[serde(rename = "Type")]
+    pub kind: String,
+    /// A text for people.
+    pub description: String,
+}
+
+/// A binding rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct BindingRule {
+    /// Its id.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Its content.
+    #[serde(flatten)]
+    pub spec: NewBindingRule,
+    /// The index of its creation.
+    pub create_index: u64,
+    /// The index of its last change.
+    pub modify_index: u64,
+}
+
+/// The body of `PUT /v1/acl/binding-rule`, and with an id in the path, of a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NewBindingRule {
+    /// A text for people.
+    pub description: String,
+    /// The name of its auth method.
+    pub auth_method: String,
+    /// The condition on a user, such as `user == "deploy"`; empty for all users.
+    pub selector: String,
+    /// The kind of object to which it binds users: `policy` or `role`.
+    pub bind_type: String,
+    /// The name of the object; may have the variables `${user}`, `${uid}` and `${node}`.
+    pub bind_name: String,
+}
+
 /// One element of the body and of the reply of `POST /v1/internal/acl/authorize`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -268,6 +330,8 @@ pub struct AclSettings {
     pub key_list_policy: bool,
     /// Set if a lock also needs `session:write` on its session's node.
     pub session_ownership: bool,
+    /// Set if binding rules without a condition on the node may bind users to management.
+    pub peer_management: bool,
     /// The index of the bootstrap, which a reset must name; 0 before it.
     pub bootstrap_index: u64,
 }
@@ -288,6 +352,9 @@ pub struct AclChange {
     /// Set if a lock also needs `session:write` on its session's node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_ownership: Option<bool>,
+    /// Set if binding rules without a condition on the node may bind users to management.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_management: Option<bool>,
 }
 
 #[cfg(test)]

@@ -326,6 +326,8 @@ mod tests {
         assert_eq!(
             others.map(|route| route.path).collect::<Vec<_>>(),
             [
+                "/v1/acl/login",
+                "/v1/acl/logout",
                 "/v1/acl/templated-policy/preview/",
                 "/v1/internal/acl/authorize",
                 "/v1/lockmesh/fence/verify",

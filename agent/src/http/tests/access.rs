@@ -62,6 +62,8 @@ fn every_request() -> Vec<(String, Level)> {
         "PUT /v1/txn",
         "POST /v1/acl/templated-policy/preview/x",
         "POST /v1/internal/acl/authorize",
+        "POST /v1/acl/login",
+        "POST /v1/acl/logout",
         "HEAD /metrics",
         "HEAD /health/live",
         "HEAD /health/ready",

@@ -13,11 +13,11 @@ use lockmesh_protocol::rpc::Unavailable;
 use serde_json::{Value, json};
 
 /// The secret of the management token.
-const ROOT: &str = "b1f3a3ac-5a55-4b8a-9d47-0d1c2b3a4f5e";
-const DENY: &str = r#"{"Mode":"enforce","DefaultPolicy":"deny"}"#;
+pub(super) const ROOT: &str = "b1f3a3ac-5a55-4b8a-9d47-0d1c2b3a4f5e";
+pub(super) const DENY: &str = r#"{"Mode":"enforce","DefaultPolicy":"deny"}"#;
 
 /// An agent with access control, and a management token.
-async fn stand(settings: &str) -> Stand {
+pub(super) async fn stand(settings: &str) -> Stand {
     let stand = Stand::new();
     stand.put("/v1/lockmesh/acl", settings).await.is(200, "true");
     let body = json!({"BootstrapSecret": ROOT}).to_string();
@@ -28,7 +28,7 @@ async fn stand(settings: &str) -> Stand {
 
 impl Stand {
     /// Sends a request with a token; none if it is empty.
-    async fn send_as(&self, token: &str, request: &str, body: impl ToString) -> Reply {
+    pub(super) async fn send_as(&self, token: &str, request: &str, body: impl ToString) -> Reply {
         let (method, path) = request.split_once(' ').expect("a method and a path");
         let body = body.to_string();
         let head = Request::builder().method(method).uri(path).header("content-length", body.len());
@@ -36,12 +36,12 @@ impl Stand {
         self.send_from(LOCAL, head.body(Body::from(body)).unwrap()).await
     }
 
-    async fn as_root(&self, request: &str, body: Value) -> Reply {
+    pub(super) async fn as_root(&self, request: &str, body: Value) -> Reply {
         self.send_as(ROOT, request, body).await
     }
 
     /// Creates a token with a policy of these rules, and returns its accessor and its secret.
-    async fn token(&self, name: &str, rules: &str) -> (String, String) {
+    pub(super) async fn token(&self, name: &str, rules: &str) -> (String, String) {
         let policy = self.as_root("PUT /v1/acl/policy", json!({"Name": name, "Rules": rules})).await;
         assert_eq!(policy.status, 200, "{policy:?}");
         let body = json!({"Description": name, "Policies": [{"Name": name}]});
@@ -52,6 +52,7 @@ impl Stand {
     }
 }
 
+/// Contract: 131.
 #[tokio::test]
 async fn disabled_answers_401_ignores_tokens() {
     let stand = Stand::new();
@@ -70,6 +71,7 @@ async fn disabled_answers_401_ignores_tokens() {
     assert_eq!(written.header("x-consul-default-acl-policy"), Some("allow"));
 }
 
+/// Contract: 132, 133.
 #[tokio::test]
 async fn bootstrap_succeeds_once() {
     let stand = Stand::new();
@@ -99,6 +101,7 @@ async fn bootstrap_succeeds_once() {
     assert_eq!(stand.send_as(secret, "GET /v1/acl/tokens", "").await.status, 200);
 }
 
+/// Contract: 135, 136, 137.
 #[tokio::test]
 async fn request_judged_by_its_token() {
     let stand = stand(DENY).await;
@@ -129,6 +132,7 @@ async fn request_judged_by_its_token() {
     assert_eq!(by_query.status, 200, "the query precedes the header");
 }
 
+/// Contract: 140.
 #[tokio::test]
 async fn filtered_list_marked_for_tokens_only() {
     let stand = stand(DENY).await;
@@ -146,6 +150,7 @@ async fn filtered_list_marked_for_tokens_only() {
     assert_eq!((anonymous.json(), anonymous.header(mark)), (json!([]), None));
 }
 
+/// Contract: 153, 154, 155.
 #[tokio::test]
 async fn token_created_replaced_cloned_deleted() {
     let stand = stand(DENY).await;
@@ -180,6 +185,7 @@ async fn token_created_replaced_cloned_deleted() {
     stand.send_as(&secret, "GET /v1/acl/token/self", "").await.is(404, "Supplied token does not exist");
 }
 
+/// Contract: 143, 155, 158.
 #[tokio::test]
 async fn invalid_bodies_of_rows_rejected() {
     let stand = stand(DENY).await;
@@ -246,6 +252,7 @@ async fn invalid_bodies_of_rows_rejected() {
         .is(404, "Requested policy does not exist: ACL not found");
 }
 
+/// Contract: 152, 156.
 #[tokio::test]
 async fn lists_of_rows_selected_and_hidden() {
     let stand = stand(DENY).await;
@@ -279,6 +286,7 @@ async fn lists_of_rows_selected_and_hidden() {
     assert!(refused.status == 403 && refused.text().ends_with("lacks permission 'acl:write'"), "{refused:?}");
 }
 
+/// Contract: 159.
 #[tokio::test]
 async fn templates_listed_and_previewed() {
     let stand = stand(DENY).await;
@@ -296,6 +304,7 @@ async fn templates_listed_and_previewed() {
     assert_eq!(token["TemplatedPolicies"][0]["TemplateVariables"], json!({"name": "web"}));
 }
 
+/// Contract: 165.
 #[tokio::test]
 async fn authorize_answers_at_most_64() {
     let stand = stand(DENY).await;
@@ -323,6 +332,8 @@ async fn settings_change_only_present_fields() {
 }
 
 /// One permitted and one refused request of each endpoint that the agent judges.
+///
+/// Contract: 162.
 #[tokio::test]
 async fn local_endpoints_need_their_rights() {
     let stand = stand(DENY).await;
@@ -368,6 +379,7 @@ async fn local_endpoints_need_their_rights() {
     }
 }
 
+/// Contract: 162.
 #[tokio::test]
 async fn local_lists_filtered() {
     let stand = stand(DENY).await;
@@ -411,6 +423,7 @@ async fn known_rights_used_without_servers() {
     assert_eq!(stand.send_as(&unseen, "GET /v1/agent/metrics", "").await.status, 200);
 }
 
+/// Contract: 163.
 #[tokio::test]
 async fn default_token_of_agent_used() {
     let stand = stand(DENY).await;
@@ -426,6 +439,7 @@ async fn default_token_of_agent_used() {
     assert_eq!(stand.send_as("anonymous", "PUT /v1/kv/a", "1").await.status, 403);
 }
 
+/// Contract: 165.
 #[tokio::test]
 async fn query_token_hidden_and_used() {
     let stand = stand(DENY).await;
@@ -488,6 +502,8 @@ async fn every_route_has_a_judge() {
             "/v1/catalog/datacenters",
             "/v1/coordinate/datacenters",
             "/v1/acl/replication",
+            "/v1/acl/login",
+            "/v1/acl/logout",
             "/metrics",
             "/health/live",
             "/health/ready",
@@ -519,6 +535,7 @@ async fn log_mode_refuses_nothing() {
     assert_eq!(stand.send_as("", "GET /v1/agent/self", "").await.status, 200);
 }
 
+/// Contract: 165.
 #[tokio::test]
 async fn failures_contain_no_secret() {
     let stand = stand(DENY).await;
@@ -539,6 +556,7 @@ async fn failures_contain_no_secret() {
     assert!(!debug.contains(&secret), "debug output");
 }
 
+/// Contract: 165.
 #[tokio::test]
 async fn changes_audited_without_secrets() {
     let stand = stand(DENY).await;

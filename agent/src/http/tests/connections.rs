@@ -2,6 +2,7 @@
 
 use super::Stand;
 use crate::http::{HttpLimits, Listeners, UnixSocket, serve};
+use serde_json::json;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -141,6 +142,25 @@ async fn serves_unix_socket() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("true"), "{answer}");
+}
+
+/// Contract: 166.
+#[tokio::test]
+async fn user_of_socket_named_by_kernel() {
+    let served = Served::new(HttpLimits::default());
+    served.stand.put("/v1/lockmesh/acl", super::acl::DENY).await.is(200, "true");
+    let secret = json!({"BootstrapSecret": super::acl::ROOT}).to_string();
+    assert_eq!(served.stand.put("/v1/acl/bootstrap", &secret).await.status, 200);
+    let uid = rustix::process::getuid().as_raw();
+    served.stand.bind(&format!("uid == {uid}"), "jobs", r#"key "x" { policy = "write" }"#).await;
+    let request = closing("PUT", "/v1/kv/x", "Content-Length: 1\r\n\r\n1");
+    let mut stream = UnixStream::connect(&served.socket).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("true"), "{answer}");
+    let over_tcp = exchange(&mut served.connect().await, &request).await;
+    assert!(over_tcp.starts_with("HTTP/1.1 403 ") && over_tcp.contains("anonymous token"), "{over_tcp}");
 }
 
 /// Sends a request, and returns the beginning of the response. The connection stays open.

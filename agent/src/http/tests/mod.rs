@@ -3,6 +3,8 @@
 
 mod access;
 mod acl;
+mod acl_contract;
+mod acl_peers;
 mod agent;
 mod bad_input;
 mod bound_sessions;
@@ -44,9 +46,9 @@ use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
-use lockmesh_core::state::visible;
+use lockmesh_core::state::Listing;
 use lockmesh_core::{Proposal, State};
-use lockmesh_protocol::acl::{AclMode, Caller};
+use lockmesh_protocol::acl::{Access, AclMode, Caller, Resource};
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{AgentRegistration, Command, KvCommand};
 use lockmesh_protocol::format;
@@ -62,7 +64,7 @@ use lockmesh_protocol::rpc::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -77,6 +79,8 @@ const LOCAL: Peer = Peer::Unix { uid: Some(1000), gid: Some(100), pid: Some(7), 
 #[derive(Debug)]
 pub(super) struct Quorum {
     state: Mutex<(State, u64)>,
+    /// The servers' wall clock, in milliseconds.
+    wall: AtomicU64,
     news: watch::Sender<u64>,
     /// Reads that wait for news.
     waiting: watch::Sender<usize>,
@@ -125,7 +129,7 @@ impl Quorum {
             sequence: *index,
             lowest: *index,
         });
-        let proposal = Proposal { request, at: WallTime(1_000), command, caller };
+        let proposal = Proposal { request, at: self.wall(), command, caller };
         let applied = state.apply(LogIndex(*index), Term(1), &proposal, &mut Vec::new());
         state.check().expect("the state's invariants hold after every command");
         self.news.send_replace(*index);
@@ -136,28 +140,51 @@ impl Quorum {
         self.query_as(Caller::Agent, query).expect("the agent may read it")
     }
 
-    /// Answers a query as a server does, except that it does not filter names of keys and
-    /// transactions.
+    /// Answers a query as a server does.
     fn query_as(&self, caller: Caller, query: &Query) -> Result<Answer, Unavailable> {
         let (state, _) = &*self.state.lock().unwrap();
         let rights = match state.acl().settings().mode {
             AclMode::Enforce => {
-                let rights = state.acl().rights(&caller, &"node-one".into(), WallTime(1_000));
+                let rights = state.acl().rights(&caller, &"node-one".into(), self.wall());
                 let judged = rights.and_then(|rights| state.check_query(&rights, query).map(|()| rights));
-                Some(judged.map_err(Unavailable::NoAccess)?)
+                Some(Arc::new(judged.map_err(Unavailable::NoAccess)?))
             }
             _ => None,
         };
-        let (index, rows) = state.query(query);
-        let rows = state.own_rows(&caller, rights.as_ref(), query).unwrap_or(rows);
-        let own = matches!(query, Query::Rights | Query::OwnToken);
-        let (rows, is_filtered) = match rights.filter(|_| !own) {
-            Some(rights) => visible(state, &rights, rows),
-            None => (rows, false),
+        let (index, listing) = state.query_view(query, usize::MAX, rights.as_ref());
+        let own = state.own_rows(&caller, rights.as_deref(), query);
+        let (rows, is_filtered) = match (own, listing) {
+            (Some(own), _) => (own, false),
+            (None, Listing::Rows(rows, is_filtered)) => (rows, is_filtered),
+            (None, Listing::View(view)) => view.rows(usize::MAX).expect("there is no limit"),
+            (None, Listing::TooLong) => unreachable!("there is no limit"),
         };
         let status = self.status.lock().unwrap();
         let last_contact = status.last_contact.unwrap_or_default();
         Ok(Answer { index, rows, known_leader: status.leader.is_some(), last_contact, is_filtered })
+    }
+
+    /// Checks a right of a caller as a server does.
+    fn judge(&self, caller: &Caller, need: (Resource, Access, &str)) -> Result<(), Unavailable> {
+        let (state, _) = &*self.state.lock().unwrap();
+        if state.acl().settings().mode != AclMode::Enforce {
+            return Ok(());
+        }
+        let rights = state.acl().rights(caller, &"node-one".into(), self.wall());
+        let (resource, access, name) = need;
+        rights.and_then(|rights| rights.check(resource, access, name)).map_err(Unavailable::NoAccess)
+    }
+
+    fn renew(&self, caller: &Caller, id: SessionId) -> Response {
+        let session = self.state.lock().unwrap().0.session(id).cloned();
+        let judged = session.as_ref().map_or(Ok(()), |session| {
+            self.judge(caller, (Resource::Session, Access::Write, session.spec.node.as_str()))
+        });
+        judged.map_or_else(Response::Unavailable, |()| Response::Renewed(session))
+    }
+
+    fn wall(&self) -> WallTime {
+        WallTime(self.wall.load(Ordering::Relaxed))
     }
 
     fn whole(&self, answer: Answer) -> Response {
@@ -276,6 +303,15 @@ impl Quorum {
         if let Some(unavailable) = self.broken.lock().unwrap().clone() {
             return Response::Unavailable(unavailable);
         }
+        let need = match request {
+            Call::BackupPart { .. } => Some((Resource::Acl, Access::Write, "")),
+            Call::TransferLeader(_) | Call::RemoveServer(_) => Some((Resource::Operator, Access::Write, "")),
+            Call::Autopilot => Some((Resource::Operator, Access::Read, "")),
+            _ => None,
+        };
+        if let Some(refused) = need.and_then(|need| self.judge(&caller, need).err()) {
+            return Response::Unavailable(refused);
+        }
         match request {
             Call::Propose(_, command) => self.apply_as(caller, command),
             Call::Read { query, blocking: Some(blocking), .. } => {
@@ -293,7 +329,7 @@ impl Quorum {
                 self.views.send_modify(|views| drop(views.remove(&view.number)));
                 Response::Done
             }
-            Call::Renew(id) => Response::Renewed(self.state.lock().unwrap().0.session(id).cloned()),
+            Call::Renew(id) => self.renew(&caller, id),
             Call::Status => Response::Status(self.status.lock().unwrap().clone()),
             Call::NodeLeases(query) => Response::NodeLeases(self.leases_of(&query)),
             Call::BackupPart { number, .. } => self.backup_part(number),
@@ -455,6 +491,7 @@ impl Stand {
     pub(super) fn with_limits(limits: HttpLimits) -> Self {
         let quorum = Arc::new(Quorum {
             state: Mutex::default(),
+            wall: AtomicU64::new(1_000),
             news: watch::channel(0).0,
             waiting: watch::channel(0).0,
             broken: Mutex::default(),

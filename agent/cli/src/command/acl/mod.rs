@@ -1,11 +1,14 @@
-//! `lockmesh acl`: tokens, policies and roles, with the options and the layout of `consul acl`.
+//! `lockmesh acl`: tokens, policies, roles, auth methods and binding rules, with the options and
+//! the layout of `consul acl`.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the first token; ids by their prefixes; the formats of output |
 //! | `links.rs` | the options and the layout of links |
-//! | `token.rs`, `policy.rs`, `role.rs` | the commands of each table |
+//! | `token.rs`, `policy.rs`, `role.rs`, `auth_method.rs`, `binding_rule.rs` | the commands of each table |
 
+mod auth_method;
+mod binding_rule;
 mod links;
 mod policy;
 mod role;
@@ -25,7 +28,7 @@ pub(super) use token::links_of;
 /// The length of a whole id.
 const ID_LENGTH: usize = 36;
 
-/// Manage the tokens, policies and roles of access control
+/// Manage the tokens, policies, roles and bindings of access control
 ///
 /// A token permits what its policies permit; a role is a set of policies under a name. Access
 /// control is off until `lockmesh operator acl --mode` turns it on.
@@ -39,8 +42,8 @@ pub struct Args {
 enum Command {
     /// Create the first management token and print its secret
     ///
-    /// It works once. To repeat it, write the index from the error message into the file
-    /// `acl-bootstrap-reset` in the leader's data folder.
+    /// It works once. If all management tokens are lost, the error names the reset index: write it
+    /// into the file acl-bootstrap-reset in the leader's data folder, and retry.
     Bootstrap {
         /// File with the secret to use, a UUID; - for stdin [default: a random one]
         #[arg(value_name = "FILE")]
@@ -51,6 +54,8 @@ enum Command {
     Token(token::Args),
     Policy(policy::Args),
     Role(role::Args),
+    AuthMethod(auth_method::Args),
+    BindingRule(binding_rule::Args),
 }
 
 // The options of commands that print an object. No doc comment, which would become their help.
@@ -106,6 +111,8 @@ pub async fn run(args: Args, context: &Context) -> Result<ExitCode, CliError> {
         Command::Token(args) => token::run(args, client.acl()).await?,
         Command::Policy(args) => policy::run(args, client.acl()).await?,
         Command::Role(args) => role::run(args, client.acl()).await?,
+        Command::AuthMethod(args) => auth_method::run(args, client.acl()).await?,
+        Command::BindingRule(args) => binding_rule::run(args, client.acl()).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -219,9 +226,15 @@ mod tests {
             "acl policy read -name=jobs",
             "acl role update -name=ops -policy-name=jobs",
             "acl role delete -id=ab",
+            "acl auth-method create -type=unix-peer -name=host -description=d",
+            "acl auth-method update -name=host -no-merge",
+            "acl binding-rule create -method=host -bind-type=policy -bind-name=jobs -selector=uid==7",
+            "acl binding-rule update -id=ab -selector=uid==8",
+            "acl binding-rule list -method=host -format=json",
             "-token=t whoami -json",
             "whoami -can key:write jobs/x -can=operator:read",
             "operator acl -mode=enforce -default-policy=deny -key-list-policy=true",
+            "operator acl -peer-management=true",
         ] {
             assert!(parsed(line).is_ok(), "{line}: {:?}", parsed(line));
         }
@@ -240,6 +253,8 @@ mod tests {
             "acl policy read -id=a -name=b",
             "acl role delete",
             "acl role list -format=xml",
+            "acl auth-method read",
+            "acl binding-rule create -method=host -bind-type=service -bind-name=web",
             "whoami -can=key",
             "whoami -can=keys:read a",
             "operator acl -mode=on",

@@ -24,6 +24,9 @@ pub struct Args {
     /// Demand session:write on its node to lock with a session
     #[arg(long, value_name = "BOOL", hide_possible_values = true)]
     session_ownership: Option<bool>,
+    /// Let binding rules without a condition on the node bind users to management
+    #[arg(long, value_name = "BOOL", hide_possible_values = true)]
+    peer_management: Option<bool>,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -62,6 +65,7 @@ impl Args {
             }),
             key_list_policy: self.key_list_policy,
             session_ownership: self.session_ownership,
+            peer_management: self.peer_management,
         }
     }
 }
@@ -80,6 +84,7 @@ fn table(settings: &AclSettings) -> Table {
     table.row(["DefaultPolicy".into(), policy.into()]);
     table.row(["KeyListPolicy".into(), settings.key_list_policy.to_string()]);
     table.row(["SessionOwnership".into(), settings.session_ownership.to_string()]);
+    table.row(["PeerManagement".into(), settings.peer_management.to_string()]);
     table.row(["BootstrapIndex".into(), settings.bootstrap_index.to_string()]);
     table
 }
@@ -103,16 +108,18 @@ mod tests {
         let others = AclChange {
             default_policy: Some(DefaultPolicy::Deny),
             session_ownership: Some(false),
+            peer_management: Some(true),
             ..AclChange::default()
         };
-        assert_eq!(change(&["--default-policy=deny", "--session-ownership=false"]), others);
+        let line = ["--default-policy=deny", "--session-ownership=false", "--peer-management=true"];
+        assert_eq!(change(&line), others);
     }
 
     #[test]
     fn settings_shown_one_per_row() {
         let shown = table(&AclSettings { mode: AclMode::Log, ..AclSettings::default() }).render();
         let expected = "Mode              log\nDefaultPolicy     allow\nKeyListPolicy     false\n\
-                        SessionOwnership  false\nBootstrapIndex    0";
+                        SessionOwnership  false\nPeerManagement    false\nBootstrapIndex    0";
         assert_eq!(shown, expected);
     }
 }

@@ -20,9 +20,6 @@ use serde_json::json;
 /// The maximum number of questions about rights in a request.
 const MAX_QUESTIONS: usize = 64;
 
-/// Go's time of an event that never was.
-const NEVER: &str = "0001-01-01T00:00:00Z";
-
 /// The body of a bootstrap.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
@@ -69,8 +66,8 @@ pub(in super::super) fn replication(call: &Call<'_>) -> Result<Response<Body>, F
         "ReplicatedIndex": 0,
         "ReplicatedRoleIndex": 0,
         "ReplicatedTokenIndex": 0,
-        "LastSuccess": NEVER,
-        "LastError": NEVER,
+        "LastSuccess": shape::NEVER,
+        "LastError": shape::NEVER,
     });
     Ok(answer::json(&shape, call.layout()))
 }

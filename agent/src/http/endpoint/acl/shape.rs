@@ -13,6 +13,9 @@ use time::format_description::well_known::Rfc3339;
 /// The text in place of a secret that the client may not see.
 pub(super) const HIDDEN: &str = "<hidden>";
 
+/// Go's time of an event that never was.
+pub(super) const NEVER: &str = "0001-01-01T00:00:00Z";
+
 /// A token.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
@@ -148,6 +151,27 @@ pub(super) fn token(token: &acl::Token, names: &LinkNames) -> Token {
         hash: hash(&(&token.accessor, &token.description, &token.links, token.is_local)),
         create_index: token.create_index.0,
         modify_index: token.modify_index.0,
+    }
+}
+
+/// A user of a host in place of a token. The accessor id is the same for each request of the user.
+pub(super) fn peer(peer: &acl::UnixPeer, node: &str) -> Token {
+    let digest = Sha256::digest(format!("unix:{node}:{}", peer.uid));
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest[..16]);
+    let user = if peer.user.is_empty() { String::new() } else { format!("{} ", peer.user) };
+    Token {
+        id: None,
+        accessor_id: uuid::Uuid::from_bytes(id).hyphenated().to_string(),
+        secret_id: HIDDEN.into(),
+        description: format!("unix peer {user}(uid {}) on {node}", peer.uid),
+        links: links(&Links::default(), &LinkNames::default()),
+        local: true,
+        expiration_time: None,
+        create_time: NEVER.into(),
+        hash: hash(&(peer.uid, node)),
+        create_index: 0,
+        modify_index: 0,
     }
 }
 

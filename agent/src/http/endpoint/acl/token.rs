@@ -11,7 +11,7 @@ use crate::go::duration::{clamped, format_duration};
 use crate::upstream::Upstream;
 use crate::upstream::calls::Read;
 use http::{Method, Response};
-use lockmesh_protocol::acl::{AclCommand, DefaultPolicy, NewToken, Token};
+use lockmesh_protocol::acl::{AclCommand, Caller, DefaultPolicy, NewToken, Token};
 use lockmesh_protocol::id::WallTime;
 use lockmesh_protocol::query::{Answer, Consistency, LinkNames, Query, Rows};
 use lockmesh_protocol::reply::{Applied, Reply};
@@ -109,14 +109,18 @@ pub(in super::super) async fn copy(call: &Call<'_>, body: Body) -> Result<Respon
     .await
 }
 
-/// The token of the request.
+/// The token of the request; in its place, a user of this host that binding rules select.
 pub(in super::super) async fn own(call: &Call<'_>) -> Result<Response<Body>, Failure> {
     let options = call.read_options()?;
     let answer = call.try_read(Query::OwnToken, options).await.map_err(|unavailable| match unavailable {
         Unavailable::NoAccess(_) => Failure::not_found("Supplied token does not exist"),
         other => other.into(),
     })?;
-    shown(call, &answer, |rows| first(rows).map(|(token, names)| shape::token(token, names)))
+    shown(call, &answer, |rows| match (first(rows), &call.caller) {
+        (Some((token, names)), _) => Some(shape::token(token, names)),
+        (None, Caller::Peer(peer)) => Some(shape::peer(peer, call.own_node())),
+        (None, _) => None,
+    })
 }
 
 /// A token with the policies and roles that it links.
