@@ -116,8 +116,8 @@ pub enum Query {
     /// The nodes whose agents may send operator requests. Since
     /// [`Dialect::Ninth`](crate::dialect::Dialect::Ninth).
     OperatorHosts,
-    /// The settings of the access control lists. Since [`Dialect::Tenth`](crate::dialect::Dialect::Tenth),
-    /// as are the next ones.
+    /// The settings of the access control lists. Since
+    /// [`Dialect::Tenth`](crate::dialect::Dialect::Tenth), as are the next ones.
     AclSettings,
     /// The rights of the caller.
     Rights,

@@ -66,7 +66,8 @@ sections! {
         advertise: String = String::new();
     }
 
-    /// The access control lists with which a cluster begins. Ignored once it has settings of its own.
+    /// The access control lists with which a cluster begins. Ignored once it has settings of its
+    /// own.
     pub struct AclConfig {
         /// Whether requests are judged: `off`, `log` for refusals that are only logged, `enforce`.
         mode: AclMode = AclMode::Off;

@@ -20,16 +20,16 @@ const IMPL_LINES: usize = 700;
 /// The most lines of code of each crate, blank lines and comments apart. Raise a number only in the
 /// commit that needs it, with the reason.
 const CEILINGS: [weight::Ceiling; 11] = [
-    ("protocol", most(3_750, 940)),
+    ("protocol", most(4_560, 1_090)),
     ("protocol/net", most(2_500, 1_290)),
-    ("server/core", most(15_860, 15_520)),
-    ("server", most(9_250, 4_780)),
+    ("server/core", most(17_600, 16_600)),
+    ("server", most(9_340, 4_800)),
     ("agent/client", most(7_430, 3_580)),
     ("agent/core", most(10_780, 7_900)),
-    ("agent", most(17_500, 11_160)),
+    ("agent", most(17_500, 11_200)),
     ("agent/cli", most(12_200, 4_280)),
     ("agent/migrate", most(2_790, 1_360)),
-    ("tests", most(0, 41_750)),
+    ("tests", most(0, 41_950)),
     ("tests/bench/compare", most(0, 1_170)),
 ];
 
@@ -184,8 +184,10 @@ const HOMES: &[(&str, &[&str])] = &[
             "agent/src/http/",
             "agent/src/incarnation.rs",
             "agent/src/registry/folder.rs",
+            "protocol/src/acl/mod.rs",
             "protocol/src/gossip/roster.rs",
             "protocol/src/lease.rs",
+            "server/core/src/acl_upkeep.rs",
             "server/core/src/durability/checksum.rs",
             "server/src/snapshot/digest.rs",
         ],

@@ -79,9 +79,9 @@ struct KnownRights {
 }
 
 impl Acl {
-    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a server
-    /// has answered, the mode counts that an earlier process has left in `folder`: a restart without
-    /// servers opens nothing.
+    /// Begins to follow the settings of the cluster; must be called within a runtime. Until a
+    /// server has answered, the mode counts that an earlier process has left in `folder`: a restart
+    /// without servers opens nothing.
     pub fn start(upstream: &Upstream, tokens: AgentTokens, folder: Option<&Path>) -> Arc<Self> {
         let file = folder.map(|folder| folder.join(FILE));
         let was_enforced = file.as_ref().is_some_and(|file| file.exists());

@@ -15,7 +15,10 @@ const MAX_USERS: usize = 1_024;
 
 /// The users that sent requests, by user and group.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<BTreeMap<(u32, u32), (Instant, Arc<UnixPeer>)>>);
+pub(crate) struct Peers(Mutex<BTreeMap<(u32, u32), Known>>);
+
+/// A user, and the time at which its names were read.
+type Known = (Instant, Arc<UnixPeer>);
 
 impl Peers {
     /// Returns a user as a caller. `default` counts if no binding rule selects the user.

@@ -133,8 +133,8 @@ pub fn names_node(selector: &[SelectorStep]) -> bool {
         && steps.any(|(at, step)| matches!(step, SelectorStep::Has(PeerField::Node, _)) && !is_negated(at))
 }
 
-/// Replaces the variables `${user}`, `${uid}` and `${node}` in a name. `None` if it has the name of a
-/// user that the host does not know: an empty name would widen a prefix.
+/// Replaces the variables `${user}`, `${uid}` and `${node}` in a name. `None` if it has the name of
+/// a user that the host does not know: an empty name would widen a prefix.
 pub fn filled_in(text: &str, peer: &UnixPeer, node: &NodeName) -> Option<String> {
     if !text.contains("${") {
         return Some(text.into());
@@ -255,7 +255,9 @@ mod tests {
         use SelectorStep::{And, Not, Or};
         let (node, uid) =
             (SelectorStep::Has(PeerField::Node, "n1".into()), SelectorStep::Has(PeerField::Uid, "0".into()));
-        assert!(names_node(&[node.clone()]) && names_node(&[uid.clone(), Not, node.clone(), And]));
+        assert!(
+            names_node(std::slice::from_ref(&node)) && names_node(&[uid.clone(), Not, node.clone(), And])
+        );
         for steps in [
             vec![],
             vec![uid.clone()],

@@ -257,7 +257,8 @@ pub struct NewRole {
 /// A change of the access control lists. Stored: only appended to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AclCommand {
-    /// Changes the settings. The first one also creates the built-in policies and the anonymous token.
+    /// Changes the settings. The first one also creates the built-in policies and the anonymous
+    /// token.
     Configure(AclChange),
     /// Creates the first management token; again only with the index of the last bootstrap, which
     /// proves access to a server's disk.

@@ -21,6 +21,7 @@
 //! | `frontend/` | the second pure value: requests, replies, pending calls, blocking reads, joins, checkpoints |
 //! | `raft/` | consensus behind our own types; `engine.rs` is the only file that names the library |
 //! | `state/` | the lock state machine, one file per rule; `invariants.rs` holds after every command |
+//! | `state/acl/` | access control lists: their tables, and the judgement of commands and queries |
 //! | `state/scripts/` | the rules as stories that are played and compared; start here |
 //! | `durability/` | disk writes in the order in which they may happen, the rows and the checksum of a checkpoint, disks that stall, reject writes or were set back |
 //! | `corruption/` | corruption checks: comparison of checksums, and quarantine |

@@ -55,7 +55,7 @@ impl AclReset {
 mod tests {
     use super::*;
 
-    /// A133
+    /// Contract: 133.
     #[test]
     fn file_permits_one_reset() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -23,6 +23,9 @@ use std::time::Duration;
 /// The secret of the management token, which all other clients use.
 pub const MANAGEMENT: &str = "management";
 
+/// The name of its sessions.
+const NAME: &str = "intruder";
+
 /// The only keys that the limited token may ever read.
 const OWN_KEYS: &str = "own/";
 
@@ -128,8 +131,11 @@ impl Intruder {
 
     fn forbidden_or_own(&self, stage: &mut Stage, judge: &Judge) -> Request {
         let command = |command| Request::Propose(None, command);
-        let session =
-            judge.history.state().sessions().next().map_or(SessionId::NIL, |session| session.spec.id);
+        // A session of another client only without any right: nobody else may end it.
+        let has_rights = [LIMITED_SECRET, USER].contains(&self.secret);
+        let mut sessions = judge.history.state().sessions();
+        let session = sessions.find(|session| !has_rights || session.spec.name == NAME);
+        let session = session.map_or(SessionId::NIL, |session| session.spec.id);
         match stage.draw.below(9) {
             0 => command(Command::DestroySession(session)),
             1 => {
@@ -147,7 +153,8 @@ impl Intruder {
                 let mut bytes = [7; 16];
                 bytes[..8].copy_from_slice(&stage.draw.bits().to_be_bytes());
                 let id = SessionId::from_random(bytes);
-                command(Command::CreateSession(SessionSpec::of(id, node.as_str().into())))
+                let spec = SessionSpec { name: NAME.into(), ..SessionSpec::of(id, node.as_str().into()) };
+                command(Command::CreateSession(spec))
             }
             4 => {
                 let key = lock_key(stage);

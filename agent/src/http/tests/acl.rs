@@ -71,7 +71,7 @@ async fn disabled_answers_401_ignores_tokens() {
     assert_eq!(written.header("x-consul-default-acl-policy"), Some("allow"));
 }
 
-/// Contract: 132, 133.
+/// Contract: 132.
 #[tokio::test]
 async fn bootstrap_succeeds_once() {
     let stand = Stand::new();

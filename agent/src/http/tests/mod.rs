@@ -46,7 +46,7 @@ use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
-use lockmesh_core::state::Listing;
+use lockmesh_core::state::{Listing, check_query, own_rows};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::acl::{Access, AclMode, Caller, Resource};
 use lockmesh_protocol::change::Change;
@@ -146,13 +146,13 @@ impl Quorum {
         let rights = match state.acl().settings().mode {
             AclMode::Enforce => {
                 let rights = state.acl().rights(&caller, &"node-one".into(), self.wall());
-                let judged = rights.and_then(|rights| state.check_query(&rights, query).map(|()| rights));
+                let judged = rights.and_then(|rights| check_query(&rights, query).map(|()| rights));
                 Some(Arc::new(judged.map_err(Unavailable::NoAccess)?))
             }
             _ => None,
         };
         let (index, listing) = state.query_view(query, usize::MAX, rights.as_ref());
-        let own = state.own_rows(&caller, rights.as_deref(), query);
+        let own = own_rows(state, &caller, rights.as_deref(), query);
         let (rows, is_filtered) = match (own, listing) {
             (Some(own), _) => (own, false),
             (None, Listing::Rows(rows, is_filtered)) => (rows, is_filtered),

@@ -39,6 +39,7 @@ use lockmesh_protocol::query::Consistency;
 use lockmesh_protocol::reply::{Applied, Reply};
 use lockmesh_protocol::rpc::{Response, Unavailable};
 use lockmesh_protocol::time::Time;
+pub(crate) use queries::query_view;
 pub use replica::Replica;
 
 /// A server as one pure value.

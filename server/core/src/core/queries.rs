@@ -26,24 +26,6 @@ impl Core {
         (index, rows)
     }
 
-    /// Answers a query that may match very many rows: returns at most `limit` bytes, or a listing
-    /// to build elsewhere.
-    pub fn query_view(
-        &self,
-        now: Time,
-        query: &Query,
-        limit: usize,
-        rights: Option<&Arc<Rights>>,
-    ) -> (LogIndex, Listing) {
-        match query {
-            Query::QueuePosition { .. } | Query::RequestOutcome { .. } => {
-                let (index, rows) = self.query(now, query);
-                (index, Listing::Rows(rows, false))
-            }
-            query => self.replica.state.query_view(query, limit, rights),
-        }
-    }
-
     /// Returns the time at which [`crate::Input::Deadline`] is due; `None` if nothing may expire
     /// before the next tick.
     pub fn next_deadline(&self) -> Option<Time> {
@@ -54,5 +36,23 @@ impl Core {
     /// Until it is stopped it does nothing.
     pub fn unreadable(&self) -> Option<&FormatError> {
         self.unreadable.as_ref()
+    }
+}
+
+/// Answers a query that may match very many rows: returns at most `limit` bytes, or a listing
+/// to build elsewhere.
+pub(crate) fn query_view(
+    core: &Core,
+    now: Time,
+    query: &Query,
+    limit: usize,
+    rights: Option<&Arc<Rights>>,
+) -> (LogIndex, Listing) {
+    match query {
+        Query::QueuePosition { .. } | Query::RequestOutcome { .. } => {
+            let (index, rows) = core.query(now, query);
+            (index, Listing::Rows(rows, false))
+        }
+        query => core.replica.state.query_view(query, limit, rights),
     }
 }

@@ -197,6 +197,11 @@ impl Frontend {
         Observed { views_ended_idle, backups_refused, ..self.core.take_observed() }
     }
 
+    /// Permits another bootstrap of the access control lists, if the last one has this index.
+    pub fn permit_acl_reset(&mut self, index: Option<LogIndex>) {
+        self.acl_reset = index;
+    }
+
     /// Returns the core, read-only.
     pub fn core(&self) -> &Core {
         &self.core
@@ -347,7 +352,7 @@ impl Frontend {
 
     fn check_call(&mut self, call: &Call<'_>, request: &Request) -> Result<(), Refusal> {
         let peer = call.peer;
-        Self::check_caller(call.client)?;
+        rights::check_caller(call.client)?;
         // First of all: a peer without permission learns nothing about the state.
         if let Some(reason) = denied(peer, request) {
             return Err(Unavailable::Denied(reason).into());
@@ -358,7 +363,7 @@ impl Frontend {
         if !matches!(request, Request::Introduce(_)) {
             self.eligibility.check()?;
         }
-        Ok(self.check_rights(call.now, (peer, call.client), request)?)
+        Ok(rights::check_rights(self, call.now, (peer, call.client), request)?)
     }
 
     /// Begins a call: one arm for each request, so that a new one does not compile without an
@@ -375,12 +380,9 @@ impl Frontend {
         match request {
             Request::Propose(request, command) => self.begin_proposal(call, request, command)?,
             Request::Read { query, consistency, blocking } => {
-                let node = peer.node.folded();
-                self.begin_read(
-                    call,
-                    ReadWanted { node, client: client.clone(), query, consistency, blocking },
-                    actions,
-                )?;
+                let (node, client) = (peer.node.folded(), client.clone());
+                let read = ReadWanted { node, client, query, consistency, blocking };
+                self.begin_read(call, read, actions)?;
             }
             Request::ReadParts { query, consistency } => self.begin_view(call, query, consistency)?,
             Request::ReadPart { view, after, .. } => self.read_part(now, from, (view, after), actions)?,
@@ -567,7 +569,7 @@ impl Frontend {
     }
 
     fn propose(&mut self, call: &Call<'_>, kind: CallKind, request: Option<RequestId>, command: Command) {
-        let caller = self.caller_of(call.now, (&call.peer.node, call.client), &command);
+        let caller = rights::caller_of(self, call.now, (&call.peer.node, call.client), &command);
         let proposal = Proposal { request, at: self.wall_at(call.now), command, caller };
         self.forward(call.now, call.from, kind, |token| Input::Propose(token, proposal));
     }

@@ -4,12 +4,14 @@
 use super::actions::{Actions, AnswerKind};
 use super::event::CallRef;
 use super::pending::ReadWanted;
+use super::rights::rights_to_read;
 use super::status::{StatusView, leader_hint};
 use super::views::{Position, WaitingRead};
 use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
+use crate::core::query_view;
 use crate::fault_injection::Rule;
-use crate::state::{Listing, LongRead, too_long};
+use crate::state::{Listing, LongRead, own_rows, too_long};
 use lockmesh_protocol::acl;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::query::{Answer, Blocking, Query};
@@ -39,7 +41,14 @@ impl Frontend {
                 self.answer_or_park(now, parked, kind, actions);
             }
             _ => {
-                self.send_rows(now, (&node, &client), &query, (from, LogIndex(0), AnswerKind::Read), actions)
+                send_rows(
+                    self,
+                    now,
+                    (&node, &client),
+                    &query,
+                    (from, LogIndex(0), AnswerKind::Read),
+                    actions,
+                );
             }
         }
     }
@@ -47,7 +56,8 @@ impl Frontend {
     fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
         // Rows are built only for readers that get a reply.
         if let Some(index) = self.core.replica().state().news(&parked.query, parked.known) {
-            self.send_rows(
+            send_rows(
+                self,
                 now,
                 (&parked.node, &parked.client),
                 &parked.query,
@@ -56,7 +66,7 @@ impl Frontend {
             );
         } else if parked.deadline <= now {
             // There is no wait, or it is over.
-            self.send_unchanged(now, &parked, kind, actions);
+            send_unchanged(self, now, &parked, kind, actions);
         } else if let Some(what) = self.no_room(&parked.node) {
             let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
             actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
@@ -77,46 +87,6 @@ impl Frontend {
         is_full.then(|| format!("{max_of_node} blocking queries of this agent are parked here"))
     }
 
-    /// Replies with the current rows that the client may see, under an index of at least `least`.
-    fn send_rows(
-        &mut self,
-        now: Time,
-        (node, client): (&NodeName, &acl::Caller),
-        query: &Query,
-        (to, least, kind): (CallRef, LogIndex, AnswerKind),
-        actions: &mut Actions,
-    ) {
-        let rights = match self.rights_to_read(now, (node, client), query) {
-            Ok(rights) => rights,
-            Err(why) => return actions.answer(to, Response::Unavailable(why), kind),
-        };
-        let view = self.view(now);
-        let (index, listing) = view.core.query_view(now, query, MAX_FRAME_BYTES, rights.as_ref());
-        let own = view.core.replica().state().own_rows(client, rights.as_deref(), query);
-        let listing = own.map_or(listing, |rows| Listing::Rows(rows, false));
-        // At least the index that woke the reader, or it would retry with the same index in a loop.
-        let index = index.max(least);
-        let (known_leader, last_contact) = contact(&view);
-        match listing {
-            Listing::Rows(rows, is_filtered) => {
-                let answer = Answer { index, rows, known_leader, last_contact, is_filtered };
-                actions.answer(to, Response::answer(answer), kind);
-            }
-            Listing::View(view) => {
-                let read = LongRead { index, known_leader, last_contact, view, part: None };
-                actions.long_reads.push((to, read));
-            }
-            Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
-        }
-    }
-
-    /// Replies to a reader whose wait is over with the same rows.
-    fn send_unchanged(&mut self, now: Time, parked: &Parked, kind: AnswerKind, actions: &mut Actions) {
-        let least = self.core.replica().state().least_index(&parked.query, parked.known);
-        let client = (&parked.node, &parked.client);
-        self.send_rows(now, client, &parked.query, (parked.from, least, kind), actions);
-    }
-
     /// Queues a read in parts: its view begins at the end of the turn, or when another one ends.
     pub(super) fn queue_for_view(&mut self, read: WaitingRead, actions: &mut Actions) {
         let from = read.from;
@@ -129,7 +99,7 @@ impl Frontend {
     /// that have waited too long.
     pub(super) fn begin_views(&mut self, now: Time, actions: &mut Actions) {
         while let Some(WaitingRead { from, node, client, query, .. }) = self.views.take_next(now) {
-            let rights = match self.rights_to_read(now, (&node, &client), &query) {
+            let rights = match rights_to_read(self, now, (&node, &client), &query) {
                 Ok(rights) => rights,
                 Err(why) => {
                     actions.answer(from, Response::Unavailable(why), AnswerKind::Read);
@@ -156,7 +126,7 @@ impl Frontend {
     /// Replies to readers whose wait is over.
     pub(super) fn answer_due(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_due(now) {
-            self.send_unchanged(now, &parked, AnswerKind::BlockingRead, actions);
+            send_unchanged(self, now, &parked, AnswerKind::BlockingRead, actions);
         }
     }
 
@@ -194,4 +164,50 @@ fn contact(view: &StatusView<'_>) -> (bool, Duration) {
     let last_contact = last_contact.unwrap_or_else(|| view.leaders.silence(view.now));
     let behind = view.behind_since.map_or(Duration::ZERO, |since| view.now.since(since));
     (leader.is_some(), last_contact.max(behind))
+}
+
+/// Replies with the current rows that the client may see, under an index of at least `least`.
+fn send_rows(
+    frontend: &mut Frontend,
+    now: Time,
+    (node, client): (&NodeName, &acl::Caller),
+    query: &Query,
+    (to, least, kind): (CallRef, LogIndex, AnswerKind),
+    actions: &mut Actions,
+) {
+    let rights = match rights_to_read(frontend, now, (node, client), query) {
+        Ok(rights) => rights,
+        Err(why) => return actions.answer(to, Response::Unavailable(why), kind),
+    };
+    let view = frontend.view(now);
+    let (index, listing) = query_view(view.core, now, query, MAX_FRAME_BYTES, rights.as_ref());
+    let own = own_rows(view.core.replica().state(), client, rights.as_deref(), query);
+    let listing = own.map_or(listing, |rows| Listing::Rows(rows, false));
+    // At least the index that woke the reader, or it would retry with the same index in a loop.
+    let index = index.max(least);
+    let (known_leader, last_contact) = contact(&view);
+    match listing {
+        Listing::Rows(rows, is_filtered) => {
+            let answer = Answer { index, rows, known_leader, last_contact, is_filtered };
+            actions.answer(to, Response::answer(answer), kind);
+        }
+        Listing::View(view) => {
+            let read = LongRead { index, known_leader, last_contact, view, part: None };
+            actions.long_reads.push((to, read));
+        }
+        Listing::TooLong => actions.answer(to, too_long(MAX_FRAME_BYTES), kind),
+    }
+}
+
+/// Replies to a reader whose wait is over with the same rows.
+fn send_unchanged(
+    frontend: &mut Frontend,
+    now: Time,
+    parked: &Parked,
+    kind: AnswerKind,
+    actions: &mut Actions,
+) {
+    let least = frontend.core.replica().state().least_index(&parked.query, parked.known);
+    let client = (&parked.node, &parked.client);
+    send_rows(frontend, now, client, &parked.query, (parked.from, least, kind), actions);
 }

@@ -6,10 +6,10 @@
 //! [`LINES_PER_SECOND`] on average.
 
 use super::Frontend;
-use crate::state::State;
+use crate::state::{State, check_query, judge};
 use lockmesh_protocol::acl::{Access, AclMode, Caller, Resource, Rights};
 use lockmesh_protocol::command::Command;
-use lockmesh_protocol::id::{LogIndex, NodeName};
+use lockmesh_protocol::id::NodeName;
 use lockmesh_protocol::peer::{Peer, Role};
 use lockmesh_protocol::query::Query;
 use lockmesh_protocol::reply::{Refusal, Reply};
@@ -53,101 +53,94 @@ impl DryRun {
     }
 }
 
-impl Frontend {
-    /// Returns the rights with which a query is answered; `None` if they do not limit it.
-    pub(super) fn rights_to_read(
-        &mut self,
-        now: Time,
-        (node, client): (&NodeName, &Caller),
-        query: &Query,
-    ) -> Result<Option<Arc<Rights>>, Unavailable> {
-        let state = self.core.replica().state();
-        let mode = state.acl().settings().mode;
-        if mode == AclMode::Off {
-            let is_of_lists = query.is_of_acl_tables();
-            return if is_of_lists { Err(Unavailable::Denied(NO_LISTS.into())) } else { Ok(None) };
-        }
-        let node = state.registered_name(node);
-        let rights = state.acl().rights(client, node, self.wall_at(now));
-        let judged = rights.and_then(|rights| state.check_query(&rights, query).map(|()| rights));
-        // The lists themselves are never open: what they show now would count later.
-        let is_enforced = mode == AclMode::Enforce || query.is_of_acl_tables();
-        match judged {
-            Ok(rights) if is_enforced => Ok(Some(Arc::new(rights))),
-            Ok(_) => Ok(None),
-            Err(why) if is_enforced => Err(Unavailable::NoAccess(why)),
-            Err(why) => {
-                let node = node.clone();
-                self.dry_run.log(now, &node, &why.to_string());
-                Ok(None)
-            }
+/// Returns the rights with which a query is answered; `None` if they do not limit it.
+pub(super) fn rights_to_read(
+    frontend: &mut Frontend,
+    now: Time,
+    (node, client): (&NodeName, &Caller),
+    query: &Query,
+) -> Result<Option<Arc<Rights>>, Unavailable> {
+    let state = frontend.core.replica().state();
+    let mode = state.acl().settings().mode;
+    if mode == AclMode::Off {
+        let is_of_lists = query.is_of_acl_tables();
+        return if is_of_lists { Err(Unavailable::Denied(NO_LISTS.into())) } else { Ok(None) };
+    }
+    let node = state.registered_name(node);
+    let rights = state.acl().rights(client, node, frontend.wall_at(now));
+    let judged = rights.and_then(|rights| check_query(&rights, query).map(|()| rights));
+    // The lists themselves are never open: what they show now would count later.
+    let is_enforced = mode == AclMode::Enforce || query.is_of_acl_tables();
+    match judged {
+        Ok(rights) if is_enforced => Ok(Some(Arc::new(rights))),
+        Ok(_) => Ok(None),
+        Err(why) if is_enforced => Err(Unavailable::NoAccess(why)),
+        Err(why) => {
+            let node = node.clone();
+            frontend.dry_run.log(now, &node, &why.to_string());
+            Ok(None)
         }
     }
+}
 
-    /// Permits another bootstrap of the access control lists, if the last one has this index.
-    pub fn permit_acl_reset(&mut self, index: Option<LogIndex>) {
-        self.acl_reset = index;
+/// Checks that a caller is within the limits of one: it is part of its log entries.
+pub(super) fn check_caller(client: &Caller) -> Result<(), Unavailable> {
+    match client {
+        Caller::Peer(peer) if !peer.is_within_limits() => {
+            Err(Unavailable::Denied("the user has too many groups, or too long names".into()))
+        }
+        _ => Ok(()),
     }
+}
 
-    /// Checks that a caller is within the limits of one: it is part of its log entries.
-    pub(super) fn check_caller(client: &Caller) -> Result<(), Unavailable> {
-        match client {
-            Caller::Peer(peer) if !peer.is_within_limits() => {
-                Err(Unavailable::Denied("the user has too many groups, or too long names".into()))
-            }
-            _ => Ok(()),
-        }
+/// Checks a request that is neither a command nor a query.
+pub(super) fn check_rights(
+    frontend: &mut Frontend,
+    now: Time,
+    (peer, client): (&Peer, &Caller),
+    request: &Request,
+) -> Result<(), Unavailable> {
+    let state = frontend.core.replica().state();
+    let mode = state.acl().settings().mode;
+    if mode == AclMode::Off || peer.role == Role::Server && *client == Caller::Agent {
+        return Ok(());
     }
+    let Some((resource, access, name)) = need(state, request) else { return Ok(()) };
+    // Another server executes it, and judges it by a newer state.
+    if !frontend.core.replica().is_serving() && !matches!(request, Request::BackupPart { stale: true, .. }) {
+        return Ok(());
+    }
+    let rights = state.acl().rights(client, &peer.node, frontend.wall_at(now));
+    match rights.and_then(|rights| rights.check(resource, access, &name)) {
+        Err(why) if mode == AclMode::Enforce => Err(Unavailable::NoAccess(why)),
+        Err(why) => {
+            frontend.dry_run.log(now, &peer.node, &why.to_string());
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    }
+}
 
-    /// Checks a request that is neither a command nor a query.
-    pub(super) fn check_rights(
-        &mut self,
-        now: Time,
-        (peer, client): (&Peer, &Caller),
-        request: &Request,
-    ) -> Result<(), Unavailable> {
-        let state = self.core.replica().state();
-        let mode = state.acl().settings().mode;
-        if mode == AclMode::Off || peer.role == Role::Server && *client == Caller::Agent {
-            return Ok(());
-        }
-        let Some((resource, access, name)) = need(state, request) else { return Ok(()) };
-        // Another server executes it, and judges it by a newer state.
-        if !self.core.replica().is_serving() && !matches!(request, Request::BackupPart { stale: true, .. }) {
-            return Ok(());
-        }
-        let rights = state.acl().rights(client, &peer.node, self.wall_at(now));
-        match rights.and_then(|rights| rights.check(resource, access, &name)) {
-            Err(why) if mode == AclMode::Enforce => Err(Unavailable::NoAccess(why)),
-            Err(why) => {
-                self.dry_run.log(now, &peer.node, &why.to_string());
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
+/// Logs a command that would be refused, in the mode `log`. Returns the caller for its log
+/// entry.
+pub(super) fn caller_of(
+    frontend: &mut Frontend,
+    now: Time,
+    (node, client): (&NodeName, &Caller),
+    command: &Command,
+) -> Caller {
+    let state = frontend.core.replica().state();
+    let mode = state.acl().settings().mode;
+    // Also while nothing is judged: the entry may follow one that begins it.
+    if state.format() < CALLERS_SINCE {
+        return Caller::Agent;
     }
-
-    /// Logs a command that would be refused, in the mode `log`. Returns the caller for its log
-    /// entry.
-    pub(super) fn caller_of(
-        &mut self,
-        now: Time,
-        (node, client): (&NodeName, &Caller),
-        command: &Command,
-    ) -> Caller {
-        let state = self.core.replica().state();
-        let mode = state.acl().settings().mode;
-        // Also while nothing is judged: the entry may follow one that begins it.
-        if state.format() < CALLERS_SINCE {
-            return Caller::Agent;
-        }
-        if mode == AclMode::Log
-            && let Some(refused) = state.judge(client, node, self.wall_at(now), command)
-        {
-            self.dry_run.log(now, node, &in_words(&refused));
-        }
-        client.clone()
+    if mode == AclMode::Log
+        && let Some(refused) = judge(state, client, node, frontend.wall_at(now), command)
+    {
+        frontend.dry_run.log(now, node, &in_words(&refused));
     }
+    client.clone()
 }
 
 fn in_words(refused: &Reply) -> String {

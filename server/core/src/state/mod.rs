@@ -82,7 +82,7 @@ use lockmesh_protocol::reply::Applied;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use acl::{Acl, visible};
+pub use acl::{Acl, check_query, judge, own_rows, read_txn_as, visible};
 pub use cell::CELL_AGENTS_MAX;
 pub use deadlock::DeadlockCounts;
 pub use invalidation::{LOSS_KEYS_KEPT, LOSSES_KEPT, MAX_LOCK_DELAY};

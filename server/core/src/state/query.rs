@@ -3,7 +3,7 @@
 //! Index 0 means that no write has happened. Queries change nothing.
 
 use super::State;
-use super::acl::acl_index;
+use super::acl::{acl_index, query_acl};
 use super::catalog::Catalog;
 use super::deadlock;
 use super::entry::lock_of;
@@ -212,7 +212,7 @@ impl State {
             | Query::Policies(_)
             | Query::Roles(_)
             | Query::AuthMethods(_)
-            | Query::BindingRules(_) => self.query_acl(query),
+            | Query::BindingRules(_) => query_acl(self, query),
             _ => self.catalog.rows_of(query),
         }
     }

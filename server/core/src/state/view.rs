@@ -131,7 +131,7 @@ impl State {
     fn rows_for(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
         match (rights, query) {
             (Some(rights), Query::Txn(ops)) => {
-                let (results, is_filtered) = self.read_txn_as(rights, ops);
+                let (results, is_filtered) = acl::read_txn_as(self, rights, ops);
                 (Rows::Txn(results), is_filtered)
             }
             (Some(rights), _) => acl::visible(self, rights, self.query(query).1),

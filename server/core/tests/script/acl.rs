@@ -3,7 +3,7 @@
 
 use super::words::Words;
 use crate::names::session;
-use lockmesh_core::state::visible;
+use lockmesh_core::state::{check_query, own_rows, read_txn_as, visible};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
 use lockmesh_protocol::acl::{
@@ -57,8 +57,8 @@ pub(crate) fn caller(name: &str) -> Caller {
     }
 }
 
-/// A user such as `deploy/1001/wheel`: its name, its number and its groups; behind a `?` the default
-/// token.
+/// A user such as `deploy/1001/wheel`: its name, its number and its groups; behind a `?` the
+/// default token.
 fn peer(text: &str) -> Option<UnixPeer> {
     let (text, otherwise) = text.split_once('?').map_or((text, None), |(text, token)| (text, Some(token)));
     let mut parts = text.split('/');
@@ -102,13 +102,13 @@ pub(crate) fn answer(
     query: &Query,
 ) -> Result<(Rows, bool), String> {
     let rights = state.acl().rights(caller, &node.into(), now).map_err(|why| why.to_string())?;
-    state.check_query(&rights, query).map_err(|why| why.to_string())?;
-    if let Some(rows) = state.own_rows(caller, Some(&rights), query) {
+    check_query(&rights, query).map_err(|why| why.to_string())?;
+    if let Some(rows) = own_rows(state, caller, Some(&rights), query) {
         return Ok((rows, false));
     }
     match query {
         Query::Txn(ops) => {
-            let (results, is_filtered) = state.read_txn_as(&rights, ops);
+            let (results, is_filtered) = read_txn_as(state, &rights, ops);
             Ok((Rows::Txn(results), is_filtered))
         }
         query => Ok(visible(state, &rights, state.query(query).1)),
@@ -182,7 +182,7 @@ fn policy(words: &mut Words) -> Result<NewPolicy, String> {
     let name = words.word()?;
     let text = words.word_or_empty();
     let rules = text.split(',').filter(|rule| !rule.is_empty()).map(rule).collect::<Result<Vec<_>, _>>()?;
-    let id = words.option("id").map_or_else(|| id(&name), |id| id);
+    let id = words.option("id").unwrap_or_else(|| id(&name));
     let datacenters = words.list_option("in").unwrap_or_default();
     Ok(NewPolicy { id, name, description: String::new(), text, rules: rules.into(), datacenters })
 }

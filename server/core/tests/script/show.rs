@@ -158,25 +158,22 @@ pub(crate) fn change(change: &Change) -> String {
         ),
         Change::LastServer(id) => format!("last server: {id}"),
         Change::OperatorHosts(hosts) => operator_hosts(hosts),
-        Change::AclSettings(_)
-        | Change::Token(..)
-        | Change::Policy(..)
-        | Change::Role(..)
-        | Change::AuthMethod(..)
-        | Change::BindingRule(..) => super::acl::row(change),
         Change::Autopilot(autopilot, index) => {
             format!("autopilot: at least {} voters, since {index}", autopilot.min_quorum)
         }
-        Change::RestorePart(id, u32::MAX, rows) => {
-            set_or_gone(format!("restore {id}"), rows.as_ref().map(|_| "begun").as_ref())
-        }
-        Change::RestorePart(id, number, rows) => {
-            set_or_gone(format!("part {number} of restore {id}"), rows.as_ref().map(|_| "gathered").as_ref())
-        }
+        Change::RestorePart(id, number, rows) => restore_part(*id, *number, rows.is_some()),
         Change::Cleared => "everything that was there is gone".into(),
         Change::TreeDeleted(prefix) => format!("everything under {prefix:?} is gone"),
+        of_acl => super::acl::row(of_acl),
     };
     format!("  {line}")
+}
+
+fn restore_part(id: u64, number: u32, is_there: bool) -> String {
+    match number {
+        u32::MAX => set_or_gone(format!("restore {id}"), is_there.then_some("begun").as_ref()),
+        _ => set_or_gone(format!("part {number} of restore {id}"), is_there.then_some("gathered").as_ref()),
+    }
 }
 
 fn operator_hosts(hosts: &BTreeSet<NodeName>) -> String {

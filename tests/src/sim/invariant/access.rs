@@ -1,8 +1,8 @@
 //! Access control: by effects, with rights evaluated in a simple way of its own.
 //!
-//! Once the settings enforce the lists, a command that touches a key, a session or the lists without
-//! the right at its log entry changes nothing. A deleted token and a changed policy count from their
-//! own entries. An agent's own commands write no key.
+//! Once the settings enforce the lists, a command that touches a key, a session or the lists
+//! without the right at its log entry changes nothing. A deleted token and a changed policy count
+//! from their own entries. An agent's own commands write no key.
 
 use super::{Fact, Invariant, Scene, ensure};
 use crate::sim::history::Past;

@@ -26,7 +26,7 @@ pub(in crate::state) fn refusal(step: &Step<'_>, command: &Command) -> Option<Re
     }
     // Commands of the leader itself have no origin, and registrations no right to check.
     let agent = step.state.members.agents.get(&step.origin?)?;
-    step.state.judge(&step.caller, &agent.node, step.at, command)
+    judge(step.state, &step.caller, &agent.node, step.at, command)
 }
 
 /// Removes the results of a transaction that its caller may not read.
@@ -39,35 +39,39 @@ pub(in crate::state) fn without_hidden_results(step: &Step<'_>, reply: Reply) ->
     Reply::Txn(results.into_iter().filter(may_see).collect())
 }
 
-impl State {
-    /// Returns the reply to a command that is refused to its caller, in whichever mode.
-    pub fn judge(&self, caller: &Caller, node: &NodeName, now: WallTime, command: &Command) -> Option<Reply> {
-        let refused = |why: NoAccess| Reply::Refused(Refusal::NoAccess(why));
-        // Without a token yet.
-        if matches!(command, Command::Acl(AclCommand::Bootstrap(..))) {
-            return None;
+/// Returns the reply to a command that is refused to its caller, in whichever mode.
+pub fn judge(
+    state: &State,
+    caller: &Caller,
+    node: &NodeName,
+    now: WallTime,
+    command: &Command,
+) -> Option<Reply> {
+    let refused = |why: NoAccess| Reply::Refused(Refusal::NoAccess(why));
+    // Without a token yet.
+    if matches!(command, Command::Acl(AclCommand::Bootstrap(..))) {
+        return None;
+    }
+    let rights = match state.acl.rights(caller, node, now) {
+        Ok(rights) => rights,
+        Err(why) => return Some(refused(why)),
+    };
+    if *caller == Caller::Agent && is_of_agent(state, node, command) {
+        return None;
+    }
+    match command {
+        Command::Restricted(restricted) => {
+            judge(state, caller, node, now, &Command::from(restricted.clone()))
         }
-        let rights = match self.acl.rights(caller, node, now) {
-            Ok(rights) => rights,
-            Err(why) => return Some(refused(why)),
-        };
-        if *caller == Caller::Agent && is_of_agent(self, node, command) {
-            return None;
+        Command::Txn(ops) => {
+            let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
+                let why = check_operation(state, &rights, op).err()?;
+                Some(TxnError { op_index, what: why.to_string() })
+            });
+            let errors: Vec<TxnError> = judged.collect();
+            (!errors.is_empty()).then_some(Reply::TxnFailed(errors))
         }
-        match command {
-            Command::Restricted(restricted) => {
-                self.judge(caller, node, now, &Command::from(restricted.clone()))
-            }
-            Command::Txn(ops) => {
-                let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
-                    let why = check_operation(self, &rights, op).err()?;
-                    Some(TxnError { op_index, what: why.to_string() })
-                });
-                let errors: Vec<TxnError> = judged.collect();
-                (!errors.is_empty()).then_some(Reply::TxnFailed(errors))
-            }
-            command => check(self, &rights, command).err().map(refused),
-        }
+        command => check(state, &rights, command).err().map(refused),
     }
 }
 

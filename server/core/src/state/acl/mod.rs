@@ -31,9 +31,10 @@ use lockmesh_protocol::id::{NodeName, WallTime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use command::judge;
 pub(super) use command::{refusal, without_hidden_results};
-pub use read::visible;
-pub(super) use read::{acl_index, may_read_key};
+pub(super) use read::{acl_index, may_read_key, query_acl};
+pub use read::{check_query, own_rows, read_txn_as, visible};
 pub(super) use write::change_acl;
 
 /// The tables, and their derived indexes. Ids and names are in lower case.

@@ -11,136 +11,130 @@ use lockmesh_protocol::record::{Check, Loss, Service};
 use lockmesh_protocol::reply::{TxnError, TxnResult};
 use std::sync::Arc;
 
-impl State {
-    /// Checks a query of a caller with these rights.
-    ///
-    /// # Errors
-    /// It is not permitted. A query for a list is: rows that the caller may not see are left out.
-    pub fn check_query(&self, rights: &Rights, query: &Query) -> Result<(), NoAccess> {
-        let read_key = |key: &Key| rights.check(Resource::Key, Access::Read, key.as_str());
-        match query {
-            Query::Entry(key) | Query::HeldEntry { key, .. } => read_key(key),
-            Query::Grants(keys) => keys.iter().try_for_each(read_key),
-            Query::Entries(prefix) | Query::Keys { prefix, .. } if rights.key_list_policy => {
-                rights.check(Resource::Key, Access::List, prefix.as_str())
-            }
-            Query::GossipKey => rights.check(Resource::Keyring, Access::Read, ""),
-            Query::OperatorHosts | Query::Deadlocks => rights.check(Resource::Operator, Access::Read, ""),
-            query if query.is_of_acl_tables() => rights.check(Resource::Acl, Access::Read, ""),
-            _ => Ok(()),
+/// Checks a query of a caller with these rights.
+///
+/// # Errors
+/// It is not permitted. A query for a list is: rows that the caller may not see are left out.
+pub fn check_query(rights: &Rights, query: &Query) -> Result<(), NoAccess> {
+    let read_key = |key: &Key| rights.check(Resource::Key, Access::Read, key.as_str());
+    match query {
+        Query::Entry(key) | Query::HeldEntry { key, .. } => read_key(key),
+        Query::Grants(keys) => keys.iter().try_for_each(read_key),
+        Query::Entries(prefix) | Query::Keys { prefix, .. } if rights.key_list_policy => {
+            rights.check(Resource::Key, Access::List, prefix.as_str())
         }
+        Query::GossipKey => rights.check(Resource::Keyring, Access::Read, ""),
+        Query::OperatorHosts | Query::Deadlocks => rights.check(Resource::Operator, Access::Read, ""),
+        query if query.is_of_acl_tables() => rights.check(Resource::Acl, Access::Read, ""),
+        _ => Ok(()),
     }
+}
 
-    /// Answers a query about the access control lists.
-    pub(in crate::state) fn query_acl(&self, query: &Query) -> Rows {
-        let acl = &self.acl;
-        match query {
-            Query::Tokens(None) => {
-                Rows::Tokens(acl.tokens.values().map(|token| self.with_names(token)).collect())
-            }
-            Query::Tokens(Some(accessor)) => {
-                Rows::Tokens(acl.token(accessor).map(|token| self.with_names(token)).into_iter().collect())
-            }
-            Query::Policies(None) => Rows::Policies(acl.policies.values().cloned().collect()),
-            Query::Policies(Some(named)) => Rows::Policies(acl.policy(named).cloned().into_iter().collect()),
-            Query::Roles(None) => {
-                Rows::Roles(acl.roles.values().map(|role| self.role_with_names(role)).collect())
-            }
-            Query::Roles(Some(named)) => {
-                Rows::Roles(acl.role(named).map(|role| self.role_with_names(role)).into_iter().collect())
-            }
-            Query::AuthMethods(None) => Rows::AuthMethods(acl.bindings.methods.values().cloned().collect()),
-            Query::AuthMethods(Some(name)) => {
-                let method = acl.bindings.methods.get(&name.to_ascii_lowercase());
-                Rows::AuthMethods(method.cloned().into_iter().collect())
-            }
-            Query::BindingRules(None) => Rows::BindingRules(acl.bindings.rules.values().cloned().collect()),
-            Query::BindingRules(Some(id)) => {
-                let rule = acl.bindings.rules.get(&id.to_ascii_lowercase());
-                Rows::BindingRules(rule.cloned().into_iter().collect())
-            }
-            // The caller is known to the server's front desk only: see `own_rows`.
-            Query::Rights => Rows::Rights(None),
-            Query::OwnToken => Rows::Tokens(Vec::new()),
-            _ => Rows::AclSettings((*acl.settings).clone()),
+/// Answers a query about the access control lists.
+pub(in crate::state) fn query_acl(state: &State, query: &Query) -> Rows {
+    let acl = &state.acl;
+    match query {
+        Query::Tokens(None) => {
+            Rows::Tokens(acl.tokens.values().map(|token| with_names(state, token)).collect())
         }
+        Query::Tokens(Some(accessor)) => {
+            Rows::Tokens(acl.token(accessor).map(|token| with_names(state, token)).into_iter().collect())
+        }
+        Query::Policies(None) => Rows::Policies(acl.policies.values().cloned().collect()),
+        Query::Policies(Some(named)) => Rows::Policies(acl.policy(named).cloned().into_iter().collect()),
+        Query::Roles(None) => {
+            Rows::Roles(acl.roles.values().map(|role| role_with_names(state, role)).collect())
+        }
+        Query::Roles(Some(named)) => {
+            Rows::Roles(acl.role(named).map(|role| role_with_names(state, role)).into_iter().collect())
+        }
+        Query::AuthMethods(None) => Rows::AuthMethods(acl.bindings.methods.values().cloned().collect()),
+        Query::AuthMethods(Some(name)) => {
+            let method = acl.bindings.methods.get(&name.to_ascii_lowercase());
+            Rows::AuthMethods(method.cloned().into_iter().collect())
+        }
+        Query::BindingRules(None) => Rows::BindingRules(acl.bindings.rules.values().cloned().collect()),
+        Query::BindingRules(Some(id)) => {
+            let rule = acl.bindings.rules.get(&id.to_ascii_lowercase());
+            Rows::BindingRules(rule.cloned().into_iter().collect())
+        }
+        // The caller is known to the server's frontend only: see `own_rows`.
+        Query::Rights => Rows::Rights(None),
+        Query::OwnToken => Rows::Tokens(Vec::new()),
+        _ => Rows::AclSettings((*acl.settings).clone()),
     }
+}
 
-    /// Answers a query about the caller itself; `None` for any other query.
-    pub fn own_rows(&self, caller: &Caller, rights: Option<&Rights>, query: &Query) -> Option<Rows> {
-        match query {
-            Query::Rights => Some(Rows::Rights(rights.map(|rights| Arc::new(rights.clone())))),
-            Query::OwnToken => {
-                let token = match caller {
-                    Caller::Token(hash) => {
-                        self.acl.by_secret.get(hash).and_then(|it| self.acl.tokens.get(it))
+/// Answers a query about the caller itself; `None` for any other query.
+pub fn own_rows(state: &State, caller: &Caller, rights: Option<&Rights>, query: &Query) -> Option<Rows> {
+    match query {
+        Query::Rights => Some(Rows::Rights(rights.map(|rights| Arc::new(rights.clone())))),
+        Query::OwnToken => {
+            let token = match caller {
+                Caller::Token(hash) => state.acl.by_secret.get(hash).and_then(|it| state.acl.tokens.get(it)),
+                Caller::Anonymous => state.acl.token(ANONYMOUS),
+                // A user that no rule binds has the agent's default token.
+                Caller::Peer(peer) if !matches!(rights, Some(Rights { who: Who::Peer { .. }, .. })) => {
+                    match peer.otherwise {
+                        Some(hash) => state.acl.by_secret.get(&hash).and_then(|it| state.acl.tokens.get(it)),
+                        None => state.acl.token(ANONYMOUS),
                     }
-                    Caller::Anonymous => self.acl.token(ANONYMOUS),
-                    // A user that no rule binds has the agent's default token.
-                    Caller::Peer(peer) if !matches!(rights, Some(Rights { who: Who::Peer { .. }, .. })) => {
-                        match peer.otherwise {
-                            Some(hash) => {
-                                self.acl.by_secret.get(&hash).and_then(|it| self.acl.tokens.get(it))
-                            }
-                            None => self.acl.token(ANONYMOUS),
-                        }
-                    }
-                    Caller::Agent | Caller::Peer(_) => None,
-                };
-                Some(Rows::Tokens(token.map(|token| self.with_names(token)).into_iter().collect()))
-            }
-            _ => None,
+                }
+                Caller::Agent | Caller::Peer(_) => None,
+            };
+            Some(Rows::Tokens(token.map(|token| with_names(state, token)).into_iter().collect()))
         }
+        _ => None,
     }
+}
 
-    fn with_names(&self, token: &Arc<Token>) -> (Arc<Token>, LinkNames) {
-        (token.clone(), self.link_names(&token.links.policies, &token.links.roles))
+fn with_names(state: &State, token: &Arc<Token>) -> (Arc<Token>, LinkNames) {
+    (token.clone(), link_names(state, &token.links.policies, &token.links.roles))
+}
+
+fn role_with_names(state: &State, role: &Arc<Role>) -> (Arc<Role>, LinkNames) {
+    (role.clone(), link_names(state, &role.links.policies, &[]))
+}
+
+fn link_names(state: &State, policies: &[String], roles: &[String]) -> LinkNames {
+    let policies = policies.iter().map(|id| state.acl.policies.get(id).map(|row| row.name.clone()));
+    let roles = roles.iter().map(|id| state.acl.roles.get(id).map(|row| row.name.clone()));
+    LinkNames {
+        policies: policies.map(Option::unwrap_or_default).collect(),
+        roles: roles.map(Option::unwrap_or_default).collect(),
     }
+}
 
-    fn role_with_names(&self, role: &Arc<Role>) -> (Arc<Role>, LinkNames) {
-        (role.clone(), self.link_names(&role.links.policies, &[]))
+/// Answers a transaction without writes for a caller with these rights. A read without the
+/// right has no result, whether its key exists or not.
+pub fn read_txn_as(
+    state: &State,
+    rights: &Rights,
+    ops: &[TxnOp],
+) -> (Result<Vec<TxnResult>, Vec<TxnError>>, bool) {
+    let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
+        let why = check_operation(state, rights, op).err()?;
+        Some(TxnError { op_index, what: why.to_string() })
+    });
+    let errors: Vec<TxnError> = judged.collect();
+    if !errors.is_empty() {
+        return (Err(errors), false);
     }
-
-    fn link_names(&self, policies: &[String], roles: &[String]) -> LinkNames {
-        let policies = policies.iter().map(|id| self.acl.policies.get(id).map(|row| row.name.clone()));
-        let roles = roles.iter().map(|id| self.acl.roles.get(id).map(|row| row.name.clone()));
-        LinkNames {
-            policies: policies.map(Option::unwrap_or_default).collect(),
-            roles: roles.map(Option::unwrap_or_default).collect(),
+    let hidden = |op: &TxnOp| match op {
+        TxnOp::Kv(kv) if kv.verb == KvVerb::Get && !may_read_key(rights, &kv.key) => {
+            TxnOp::Kv(TxnKv { verb: KvVerb::GetOrEmpty, ..kv.clone() })
         }
-    }
-
-    /// Answers a transaction without writes for a caller with these rights. A read without the
-    /// right has no result, whether its key exists or not.
-    pub fn read_txn_as(
-        &self,
-        rights: &Rights,
-        ops: &[TxnOp],
-    ) -> (Result<Vec<TxnResult>, Vec<TxnError>>, bool) {
-        let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
-            let why = check_operation(self, rights, op).err()?;
-            Some(TxnError { op_index, what: why.to_string() })
-        });
-        let errors: Vec<TxnError> = judged.collect();
-        if !errors.is_empty() {
-            return (Err(errors), false);
-        }
-        let hidden = |op: &TxnOp| match op {
-            TxnOp::Kv(kv) if kv.verb == KvVerb::Get && !may_read_key(rights, &kv.key) => {
-                TxnOp::Kv(TxnKv { verb: KvVerb::GetOrEmpty, ..kv.clone() })
-            }
-            op => op.clone(),
-        };
-        let ops: Vec<TxnOp> = ops.iter().map(hidden).collect();
-        let mut results = match self.read_txn(&ops) {
-            Ok(results) => results,
-            Err(errors) => return (Err(errors), false),
-        };
-        let count = results.len();
-        results.retain(|result| shows_result(rights, result));
-        let is_filtered = results.len() < count;
-        (Ok(results), is_filtered)
-    }
+        op => op.clone(),
+    };
+    let ops: Vec<TxnOp> = ops.iter().map(hidden).collect();
+    let mut results = match state.read_txn(&ops) {
+        Ok(results) => results,
+        Err(errors) => return (Err(errors), false),
+    };
+    let count = results.len();
+    results.retain(|result| shows_result(rights, result));
+    let is_filtered = results.len() < count;
+    (Ok(results), is_filtered)
 }
 
 /// Returns `true` if a caller may read a key.
