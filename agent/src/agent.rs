@@ -63,6 +63,7 @@ pub struct Agent {
     upstream: Upstream,
     registry: Arc<Registry>,
     rules: SharedRules,
+    acl: Arc<Acl>,
     has_left: AtomicBool,
     tcp: Vec<SocketAddr>,
     socket: Option<PathBuf>,
@@ -107,7 +108,7 @@ impl Agent {
         let api = Api::new(upstream.clone(), local.clone(), limits, Arc::clone(&registry));
         let rules = access.rules.clone();
         let acl = Acl::start(&upstream, tokens, Some(&config.data_dir));
-        let api = Api { access, acl, feeds: feeds.clone(), reload, ..api };
+        let api = Api { access, acl: Arc::clone(&acl), feeds: feeds.clone(), reload, ..api };
         let http = tokio::spawn(http::serve(Arc::new(api), listeners, stopping.clone()));
         let registry_loop = tokio::spawn(Arc::clone(&registry).run(stopping));
         Ok(Self {
@@ -115,6 +116,7 @@ impl Agent {
             upstream,
             registry,
             rules,
+            acl,
             has_left: AtomicBool::new(false),
             tcp,
             socket,
@@ -127,7 +129,8 @@ impl Agent {
         })
     }
 
-    /// Waits until there is a leader and this agent is registered.
+    /// Waits until there is a leader, and this agent is registered and knows the mode of access
+    /// control.
     pub async fn ready(&self) {
         while !self.serves().await {
             tokio::time::sleep(READY_INTERVAL).await;
@@ -136,6 +139,7 @@ impl Agent {
 
     async fn serves(&self) -> bool {
         self.upstream.is_registered()
+            && self.acl.is_known()
             && self.upstream.call(StatusOf::Nearest).await.is_ok_and(|status| status.leader.is_some())
     }
 

@@ -100,6 +100,11 @@ pub trait Stored: Serialize + DeserializeOwned {
         FIRST
     }
 
+    /// Appends the bytes after the version, in the form of [`Stored::version`].
+    fn encode_version(&self, bytes: &mut Vec<u8>) {
+        wire::encode_into(self, bytes);
+    }
+
     /// Decodes the bytes after the version.
     ///
     /// # Errors
@@ -146,7 +151,7 @@ pub fn encode<T: Stored>(value: &T) -> Vec<u8> {
 /// Appends a value after its format version.
 pub fn encode_into<T: Stored>(value: &T, bytes: &mut Vec<u8>) {
     bytes.push(value.version());
-    wire::encode_into(value, bytes);
+    value.encode_version(bytes);
 }
 
 /// Decodes the output of [`encode`] of this or an earlier build.

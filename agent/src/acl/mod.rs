@@ -28,6 +28,7 @@ use lockmesh_protocol::query::{Blocking, Consistency, Query, Rows};
 use lockmesh_protocol::rpc::Unavailable;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -55,6 +56,8 @@ const OLD_SERVER_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Acl {
     settings: watch::Sender<AclSettings>,
+    /// Set once a server has answered.
+    is_known: Arc<AtomicBool>,
     known: Mutex<KnownRights>,
     /// The agent's own tokens.
     pub(crate) tokens: AgentTokens,
@@ -88,9 +91,10 @@ impl Acl {
         let mode = if was_enforced { AclMode::Enforce } else { AclMode::Off };
         let settings = watch::Sender::new(AclSettings { mode, ..AclSettings::default() });
         let upstream = upstream.for_caller(Caller::Agent);
-        let following = tokio::spawn(follow(settings.clone(), upstream, file));
+        let is_known = Arc::new(AtomicBool::new(false));
+        let following = tokio::spawn(follow(settings.clone(), Arc::clone(&is_known), upstream, file));
         let task = following.abort_handle();
-        Arc::new(Self { settings, known: Mutex::default(), tokens, peers: Peers::default(), task })
+        Arc::new(Self { settings, is_known, known: Mutex::default(), tokens, peers: Peers::default(), task })
     }
 
     /// Returns the settings of the cluster.
@@ -107,6 +111,11 @@ impl Acl {
     /// Records settings that this agent has changed, before the servers report them.
     pub(crate) fn note(&self, settings: AclSettings) {
         self.settings.send_replace(settings);
+    }
+
+    /// Returns `true` once a server has reported the settings.
+    pub fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
     }
 
     /// Returns `true` while there is no access control.
@@ -198,7 +207,12 @@ fn remember(file: &Path, settings: &AclSettings) {
 }
 
 /// Follows the settings, and remembers them in a file.
-async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream, file: Option<PathBuf>) {
+async fn follow(
+    settings: watch::Sender<AclSettings>,
+    is_known: Arc<AtomicBool>,
+    upstream: Upstream,
+    file: Option<PathBuf>,
+) {
     let mut index = None;
     loop {
         let blocking = index.map(|index| Blocking { index, wait: SETTINGS_WAIT });
@@ -225,6 +239,7 @@ async fn follow(settings: watch::Sender<AclSettings>, upstream: Upstream, file: 
                 is_new
             });
         }
+        is_known.fetch_or(answer.is_ok(), Ordering::Relaxed);
         if let Some(pause) = pause {
             index = None;
             tokio::time::sleep(pause).await;

@@ -4,14 +4,14 @@ use lockmesh_protocol::acl::Caller;
 use lockmesh_protocol::command::Command;
 use lockmesh_protocol::format::{self, FormatError, Stored};
 use lockmesh_protocol::id::{RequestId, WallTime};
-use serde::ser::SerializeStruct;
-use serde::{Deserialize, Serialize, Serializer};
+use lockmesh_protocol::wire;
+use serde::{Deserialize, Serialize};
 
 /// The first format version with the caller.
 const CALLER_SINCE: u8 = 11;
 
 /// A proposed command; encoded, it is the data of its log entry.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Proposal {
     /// The request id; `None` for the leader's own commands and for an agent's registration.
     pub request: Option<RequestId>,
@@ -49,26 +49,19 @@ impl From<v10::Proposal> for Proposal {
     }
 }
 
-impl Serialize for Proposal {
-    /// Writes the form of its version: before the caller it is shorter.
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let has_caller = self.version() >= CALLER_SINCE;
-        let mut fields = serializer.serialize_struct("Proposal", 3 + usize::from(has_caller))?;
-        fields.serialize_field("request", &self.request)?;
-        fields.serialize_field("at", &self.at)?;
-        fields.serialize_field("command", &self.command)?;
-        if has_caller {
-            fields.serialize_field("caller", &self.caller)?;
-        }
-        fields.end()
-    }
-}
-
 impl Stored for Proposal {
     fn version(&self) -> u8 {
         match self.caller {
             Caller::Agent => self.command.since(),
             _ => self.command.since().max(CALLER_SINCE),
+        }
+    }
+
+    /// Before the caller it is shorter.
+    fn encode_version(&self, bytes: &mut Vec<u8>) {
+        match self.version() {
+            ..CALLER_SINCE => wire::encode_into(&(&self.request, &self.at, &self.command), bytes),
+            _ => wire::encode_into(self, bytes),
         }
     }
 

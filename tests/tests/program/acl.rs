@@ -2,6 +2,7 @@
 //! of the host.
 
 use lockmesh_tests::dev::Dev;
+use lockmesh_tests::fleet::wait_until;
 use lockmesh_tests::process::run;
 use serde_json::Value;
 
@@ -19,6 +20,8 @@ fn initial_management_secret_works() {
         return;
     }
     let ask = |token: &str| dev.client().ask_with("GET", "/v1/acl/tokens", &[("X-Consul-Token", token)], &[]);
+    // The leader creates the lists once it serves.
+    wait_until(|| ask(ROOT).status != 401);
     let tokens = ask(ROOT).expect(200).json();
     assert_eq!(tokens.as_array().map(Vec::len), Some(2), "{tokens}");
     let is_initial =
@@ -42,6 +45,7 @@ fn bound_user_acts_without_token() {
         assert_eq!(code, 0, "{words:?}: {said}");
         text
     };
+    wait_until(|| unix.put("/v1/kv/jobs/x", "1").status == 403);
     let (code, text, _) = lockmesh(&[], &["whoami"]);
     assert!(code == 0 && text.starts_with("anonymous: no token was sent"), "{text}");
     unix.put("/v1/kv/jobs/x", "1").expect(403);

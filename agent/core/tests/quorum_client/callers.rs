@@ -1,5 +1,5 @@
 //! The callers of requests: clients with different tokens share nothing, and what the agent does on
-//! its own account carries no token.
+//! its own account carries no token. It ends the wait of a client that lost its right to.
 
 use super::*;
 use bytes::Bytes;
@@ -7,6 +7,7 @@ use lockmesh_agent_core::quorum_client::EndReason;
 use lockmesh_protocol::acl::SecretHash;
 use lockmesh_protocol::acl::rights::NoAccess;
 use lockmesh_protocol::command::NewEntry;
+use lockmesh_protocol::reply::Refusal;
 
 const ANONYMOUS: Caller = Caller::Anonymous;
 
@@ -49,7 +50,7 @@ fn filter_mark_of_answer_kept() {
 }
 
 #[test]
-fn enqueue_with_token_rest_without() {
+fn wait_left_as_caller_then_as_agent() {
     let mut story = Story::at_rest();
     let lock = NewEntry { key: "k".into(), value: Bytes::new(), flags: 0 };
     let locks = vec![lock.into()];
@@ -61,7 +62,9 @@ fn enqueue_with_token_rest_without() {
     story.handle_input(Input::Cancel(call));
     let leave = story.until_asked();
     assert!(matches!(leave.request, Request::Propose(..)), "{leave:?}");
-    assert_eq!(leave.caller, Caller::Agent);
+    assert_eq!(leave.caller, token(), "the session may be of another node");
+    story.answer(&leave, applied(10, Reply::Refused(Refusal::NoAccess(NoAccess::UnknownToken))));
+    assert_eq!(story.until_asked().caller, Caller::Agent, "the token was deleted meanwhile");
 }
 
 #[test]
