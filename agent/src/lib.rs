@@ -11,6 +11,7 @@
 //! | `agent.rs`, `error.rs` | start and stop of all parts; startup errors |
 //! | `http/` | the local API: listeners, limits, router |
 //! | `http/endpoint/` | one file per family of endpoints: parse, ask once, render |
+//! | `http/endpoint/acl/` | tokens, policies, roles, bindings and settings of access control |
 //! | `http/filter/` | the language of `?filter=` |
 //! | `http/tests/` | the API on a stand-in quorum: real parsing, the real state, bytes on real sockets |
 //! | `registry/` | this agent's own services and health checks: clock, log, data folder and connection around `agent/core/src/registry`, which decides |

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use lockmesh_core::state::{
     LOSS_KEYS_KEPT, LOSSES_KEPT, Listing, NODE_SESSIONS_MAX, REPLIES_KEPT, RESTORE_PARTS_MAX, WAITERS_MAX,
+    query_view, view,
 };
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::change::{Change, Table};
@@ -560,7 +561,7 @@ fn long_listing_is_consistent_view() {
     for query in queries {
         let mut cluster = crowded();
         let (index, rows) = cluster.state.query(&query);
-        let (same_index, listing) = cluster.state.query_view(&query, LIMIT, None);
+        let (same_index, listing) = query_view(&cluster.state, &query, LIMIT, None);
         let Listing::View(view) = listing else { panic!("{query:?} is about very many rows") };
         cluster.apply(Command::Kv(KvCommand::DeleteTree(Key::from("many/0"))));
         cluster.apply(put("many/new"));
@@ -568,7 +569,7 @@ fn long_listing_is_consistent_view() {
         assert_eq!(index, same_index);
         assert_eq!(cluster.state.index_of(&query), cluster.state.query(&query).0);
     }
-    let (_, few) = crowded().state.query_view(&Query::Entries(Key::from("few/")), LIMIT, None);
+    let (_, few) = query_view(&crowded().state, &Query::Entries(Key::from("few/")), LIMIT, None);
     assert!(
         matches!(few, Listing::Rows(Rows::Entries(rows), false) if rows.len() == 1),
         "few rows are built at once"
@@ -597,7 +598,7 @@ fn listing_parts_form_consistent_answer() {
     ];
     for (query, least_parts) in queries {
         let (index, rows) = cluster.state.query(&query);
-        let (same_index, view) = cluster.state.view(&query, None);
+        let (same_index, view) = view(&cluster.state, &query, None);
         cluster.apply(put(&format!("later/{index:?}")));
         let (mut parts, mut next) = (Vec::new(), Some(0));
         while let Some(after) = next {
@@ -639,8 +640,9 @@ fn oversized_listing_detected_by_pages() {
     let cluster = crowded();
     let query = Query::Entries(Key::from("many/"));
     let whole = encoded(&cluster.state.query(&query).1);
-    let is_refused =
-        |query: &Query, limit| matches!(cluster.state.query_view(query, limit, None), (_, Listing::TooLong));
+    let is_refused = |query: &Query, limit| {
+        matches!(query_view(&cluster.state, query, limit, None), (_, Listing::TooLong))
+    };
     assert!(!is_refused(&query, whole), "an answer that fits is never refused");
     assert!(is_refused(&query, whole * 3 / 4), "most answers that do not fit are refused at once");
     let op = |verb| TxnKv {
@@ -654,7 +656,7 @@ fn oversized_listing_detected_by_pages() {
     let txn = Query::Txn(vec![TxnOp::Kv(op(KvVerb::GetTree))]);
     assert!(!is_refused(&txn, whole) && is_refused(&txn, whole * 3 / 4));
     let names = Query::Keys { prefix: Key::from("many/"), separator: String::new() };
-    let (_, Listing::View(view)) = cluster.state.query_view(&names, 100, None) else {
+    let (_, Listing::View(view)) = query_view(&cluster.state, &names, 100, None) else {
         panic!("very many names")
     };
     assert_eq!(view.rows(100), None);

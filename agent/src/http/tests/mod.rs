@@ -46,7 +46,7 @@ use lockmesh_agent_core::lease::LeaseState;
 use lockmesh_agent_core::quorum_client::{Answered, EndReason, LocalCall};
 use lockmesh_agent_core::registry::Limits;
 use lockmesh_client::Clock;
-use lockmesh_core::state::{Listing, check_query, own_rows};
+use lockmesh_core::state::{Listing, check_query, own_rows, query_view};
 use lockmesh_core::{Proposal, State};
 use lockmesh_protocol::acl::{Access, AclMode, Caller, Resource};
 use lockmesh_protocol::change::Change;
@@ -151,7 +151,7 @@ impl Quorum {
             }
             _ => None,
         };
-        let (index, listing) = state.query_view(query, usize::MAX, rights.as_ref());
+        let (index, listing) = query_view(state, query, usize::MAX, rights.as_ref());
         let own = own_rows(state, &caller, rights.as_deref(), query);
         let (rows, is_filtered) = match (own, listing) {
             (Some(own), _) => (own, false),

@@ -53,6 +53,6 @@ pub(crate) fn query_view(
             let (index, rows) = core.query(now, query);
             (index, Listing::Rows(rows, false))
         }
-        query => core.replica.state.query_view(query, limit, rights),
+        query => crate::state::query_view(&core.replica.state, query, limit, rights),
     }
 }

@@ -11,7 +11,7 @@ use super::watches::Parked;
 use super::{Frontend, LONGEST_WAIT};
 use crate::core::query_view;
 use crate::fault_injection::Rule;
-use crate::state::{Listing, LongRead, own_rows, too_long};
+use crate::state::{Listing, LongRead, own_rows, too_long, view};
 use lockmesh_protocol::acl;
 use lockmesh_protocol::id::{LogIndex, NodeName};
 use lockmesh_protocol::query::{Answer, Blocking, Query};
@@ -38,7 +38,7 @@ impl Frontend {
                 // Checked first: a change may have come between the caller's last reply and this
                 // call. A query with no wait counts as a plain read.
                 let kind = if wait.is_zero() { AnswerKind::Read } else { AnswerKind::BlockingRead };
-                self.answer_or_park(now, parked, kind, actions);
+                answer_or_park(self, now, parked, kind, actions);
             }
             _ => {
                 send_rows(
@@ -51,40 +51,6 @@ impl Frontend {
                 );
             }
         }
-    }
-
-    fn answer_or_park(&mut self, now: Time, parked: Parked, kind: AnswerKind, actions: &mut Actions) {
-        // Rows are built only for readers that get a reply.
-        if let Some(index) = self.core.replica().state().news(&parked.query, parked.known) {
-            send_rows(
-                self,
-                now,
-                (&parked.node, &parked.client),
-                &parked.query,
-                (parked.from, index, kind),
-                actions,
-            );
-        } else if parked.deadline <= now {
-            // There is no wait, or it is over.
-            send_unchanged(self, now, &parked, kind, actions);
-        } else if let Some(what) = self.no_room(&parked.node) {
-            let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
-            actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
-        } else {
-            self.watches.park(parked);
-        }
-    }
-
-    /// Returns the reason why no further reader of a node can be parked. A memory limit: each is
-    /// kept until its wait is over.
-    fn no_room(&self, node: &NodeName) -> Option<String> {
-        let max = self.config.max_watches;
-        if self.watches.len() >= max {
-            return Some(format!("{max} blocking queries are parked here"));
-        }
-        let max_of_node = (max / WATCHES_SHARE).max(1);
-        let is_full = self.watches.len_of(node) >= max_of_node;
-        is_full.then(|| format!("{max_of_node} blocking queries of this agent are parked here"))
     }
 
     /// Queues a read in parts: its view begins at the end of the turn, or when another one ends.
@@ -106,7 +72,7 @@ impl Frontend {
                     continue;
                 }
             };
-            let (index, view) = self.core.replica().state().view(&query, rights.as_ref());
+            let (index, view) = view(self.core.replica().state(), &query, rights.as_ref());
             let (known_leader, last_contact) = contact(&self.view(now));
             let read = LongRead { index, known_leader, last_contact, view, part: None };
             let (at, source) = (self.view_position(now), (self.config.own_record.id, self.wall_at(now).0));
@@ -133,7 +99,7 @@ impl Frontend {
     /// Checks the readers that this turn's changes touched, each once.
     pub(super) fn wake_touched(&mut self, now: Time, actions: &mut Actions) {
         for parked in self.watches.take_touched() {
-            self.answer_or_park(now, parked, AnswerKind::BlockingRead, actions);
+            answer_or_park(self, now, parked, AnswerKind::BlockingRead, actions);
         }
     }
 
@@ -210,4 +176,44 @@ fn send_unchanged(
     let least = frontend.core.replica().state().least_index(&parked.query, parked.known);
     let client = (&parked.node, &parked.client);
     send_rows(frontend, now, client, &parked.query, (parked.from, least, kind), actions);
+}
+
+fn answer_or_park(
+    frontend: &mut Frontend,
+    now: Time,
+    parked: Parked,
+    kind: AnswerKind,
+    actions: &mut Actions,
+) {
+    // Rows are built only for readers that get a reply.
+    if let Some(index) = frontend.core.replica().state().news(&parked.query, parked.known) {
+        send_rows(
+            frontend,
+            now,
+            (&parked.node, &parked.client),
+            &parked.query,
+            (parked.from, index, kind),
+            actions,
+        );
+    } else if parked.deadline <= now {
+        // There is no wait, or it is over.
+        send_unchanged(frontend, now, &parked, kind, actions);
+    } else if let Some(what) = no_room(frontend, &parked.node) {
+        let overloaded = Response::Unavailable(Unavailable::Overloaded(what));
+        actions.answer(parked.from, overloaded, AnswerKind::BlockingRead);
+    } else {
+        frontend.watches.park(parked);
+    }
+}
+
+/// Returns the reason why no further reader of a node can be parked. A memory limit: each is
+/// kept until its wait is over.
+fn no_room(frontend: &Frontend, node: &NodeName) -> Option<String> {
+    let max = frontend.config.max_watches;
+    if frontend.watches.len() >= max {
+        return Some(format!("{max} blocking queries are parked here"));
+    }
+    let max_of_node = (max / WATCHES_SHARE).max(1);
+    let is_full = frontend.watches.len_of(node) >= max_of_node;
+    is_full.then(|| format!("{max_of_node} blocking queries of this agent are parked here"))
 }

@@ -98,7 +98,7 @@ pub use service_index::ServiceTopic;
 pub(crate) use service_index::folded_name;
 pub use session::NODE_SESSIONS_MAX;
 pub use step::Outputs;
-pub use view::{Listing, LongRead, View, too_long};
+pub use view::{Listing, LongRead, View, query_view, too_long, view};
 
 impl State {
     /// Returns the state of a cluster before its bootstrap.

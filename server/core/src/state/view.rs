@@ -65,88 +65,87 @@ pub struct LongRead {
 }
 
 impl State {
-    /// Answers a query with its index, and with rows up to `limit` bytes or a snapshot to build
-    /// them from. Rows that these rights do not show are left out.
-    pub fn query_view(
-        &self,
-        query: &Query,
-        limit: usize,
-        rights: Option<&Arc<Rights>>,
-    ) -> (LogIndex, Listing) {
-        let (prefix, wanted) = match query {
-            Query::Entries(prefix) => (prefix, WantedRows::Entries),
-            Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
-            // A transaction's rows cannot be built elsewhere, so only its size is checked first.
-            Query::Txn(ops) if self.least_bytes_of_trees(ops) > limit => {
-                return (self.index_of(query), Listing::TooLong);
-            }
-            _ => {
-                let (rows, is_filtered) = self.rows_for(query, rights);
-                return (self.index_of(query), Listing::Rows(rows, is_filtered));
-            }
-        };
-        let (count, bytes) = self.keys.entries.size_under(prefix.as_str());
-        let listing = match wanted {
-            WantedRows::Entries if bytes > limit => Listing::TooLong,
-            // Passing very few rows to another thread costs more than building them.
-            wanted if count <= FEW.0 && bytes <= FEW.1 => {
-                let view = self.keys_view(prefix, wanted, rights);
-                view.rows(limit)
-                    .map_or(Listing::TooLong, |(rows, is_filtered)| Listing::Rows(rows, is_filtered))
-            }
-            wanted => Listing::View(self.keys_view(prefix, wanted, rights)),
-        };
-        (self.index_of(query), listing)
-    }
-
-    /// Answers a query with its index and a snapshot to build the rows from, whole or in parts.
-    pub fn view(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (LogIndex, View) {
-        let view = match query {
-            Query::Entries(prefix) => self.keys_view(prefix, WantedRows::Entries, rights),
-            Query::Keys { prefix, separator } => {
-                self.keys_view(prefix, WantedRows::Names(separator.clone()), rights)
-            }
-            _ => {
-                let (rows, is_filtered) = self.rows_for(query, rights);
-                View(ViewSource::Rows(Arc::new(rows), is_filtered))
-            }
-        };
-        // Not below the index that woke the reader, or it would retry with the same index in a
-        // loop.
-        (self.news(query, LogIndex(0)).unwrap_or_default(), view)
-    }
-
     /// The size of all keys, values, services, checks, coordinates and prepared queries that were
     /// replaced or removed so far, in bytes. Only differences are significant.
     pub fn replaced_bytes(&self) -> u64 {
         self.keys.entries.replaced_bytes() + self.catalog.replaced.0 + self.prepared_queries.replaced.0
     }
+}
 
-    fn keys_view(&self, prefix: &Key, wanted: WantedRows, rights: Option<&Arc<Rights>>) -> View {
-        let (entries, prefix, rights) = (self.keys.entries.clone(), prefix.clone(), rights.cloned());
-        View(ViewSource::Keys { entries, prefix, wanted, rights })
-    }
-
-    /// The rows of a query that these rights show, and `true` if some are left out.
-    fn rows_for(&self, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
-        match (rights, query) {
-            (Some(rights), Query::Txn(ops)) => {
-                let (results, is_filtered) = acl::read_txn_as(self, rights, ops);
-                (Rows::Txn(results), is_filtered)
-            }
-            (Some(rights), _) => acl::visible(self, rights, self.query(query).1),
-            (None, _) => (self.query(query).1, false),
+/// Answers a query with its index, and with rows up to `limit` bytes or a snapshot to build
+/// them from. Rows that these rights do not show are left out.
+pub fn query_view(
+    state: &State,
+    query: &Query,
+    limit: usize,
+    rights: Option<&Arc<Rights>>,
+) -> (LogIndex, Listing) {
+    let (prefix, wanted) = match query {
+        Query::Entries(prefix) => (prefix, WantedRows::Entries),
+        Query::Keys { prefix, separator } => (prefix, WantedRows::Names(separator.clone())),
+        // A transaction's rows cannot be built elsewhere, so only its size is checked first.
+        Query::Txn(ops) if least_bytes_of_trees(state, ops) > limit => {
+            return (state.index_of(query), Listing::TooLong);
         }
-    }
+        _ => {
+            let (rows, is_filtered) = rows_for(state, query, rights);
+            return (state.index_of(query), Listing::Rows(rows, is_filtered));
+        }
+    };
+    let (count, bytes) = state.keys.entries.size_under(prefix.as_str());
+    let listing = match wanted {
+        WantedRows::Entries if bytes > limit => Listing::TooLong,
+        // Passing very few rows to another thread costs more than building them.
+        wanted if count <= FEW.0 && bytes <= FEW.1 => {
+            let view = keys_view(state, prefix, wanted, rights);
+            view.rows(limit).map_or(Listing::TooLong, |(rows, is_filtered)| Listing::Rows(rows, is_filtered))
+        }
+        wanted => Listing::View(keys_view(state, prefix, wanted, rights)),
+    };
+    (state.index_of(query), listing)
+}
 
-    /// A lower bound of the size of the trees that a transaction reads, in bytes.
-    fn least_bytes_of_trees(&self, ops: &[TxnOp]) -> usize {
-        let trees = ops.iter().filter_map(|op| match op {
-            TxnOp::Kv(op) if op.verb == KvVerb::GetTree => Some(&op.key),
-            _ => None,
-        });
-        trees.map(|prefix| self.keys.entries.size_under(prefix.as_str()).1).sum()
+/// Answers a query with its index and a snapshot to build the rows from, whole or in parts.
+pub fn view(state: &State, query: &Query, rights: Option<&Arc<Rights>>) -> (LogIndex, View) {
+    let view = match query {
+        Query::Entries(prefix) => keys_view(state, prefix, WantedRows::Entries, rights),
+        Query::Keys { prefix, separator } => {
+            keys_view(state, prefix, WantedRows::Names(separator.clone()), rights)
+        }
+        _ => {
+            let (rows, is_filtered) = rows_for(state, query, rights);
+            View(ViewSource::Rows(Arc::new(rows), is_filtered))
+        }
+    };
+    // Not below the index that woke the reader, or it would retry with the same index in a
+    // loop.
+    (state.news(query, LogIndex(0)).unwrap_or_default(), view)
+}
+
+fn keys_view(state: &State, prefix: &Key, wanted: WantedRows, rights: Option<&Arc<Rights>>) -> View {
+    let (entries, prefix, rights) = (state.keys.entries.clone(), prefix.clone(), rights.cloned());
+    View(ViewSource::Keys { entries, prefix, wanted, rights })
+}
+
+/// The rows of a query that these rights show, and `true` if some are left out.
+fn rows_for(state: &State, query: &Query, rights: Option<&Arc<Rights>>) -> (Rows, bool) {
+    match (rights, query) {
+        (Some(rights), Query::Txn(ops)) => {
+            let (results, is_filtered) = acl::read_txn_as(state, rights, ops);
+            (Rows::Txn(results), is_filtered)
+        }
+        (Some(rights), _) => acl::visible(state, rights, state.query(query).1),
+        (None, _) => (state.query(query).1, false),
     }
+}
+
+/// A lower bound of the size of the trees that a transaction reads, in bytes.
+fn least_bytes_of_trees(state: &State, ops: &[TxnOp]) -> usize {
+    let trees = ops.iter().filter_map(|op| match op {
+        TxnOp::Kv(op) if op.verb == KvVerb::GetTree => Some(&op.key),
+        _ => None,
+    });
+    trees.map(|prefix| state.keys.entries.size_under(prefix.as_str()).1).sum()
 }
 
 impl View {
