@@ -11,6 +11,7 @@
 //! | `command/lock/` | `lock`: a hold, and the command that runs meanwhile |
 //! | `command/supervise/` | the supervisor of a command, and the process that becomes it |
 //! | `command/operator/` | `operator raft`, `autopilot`, `gossip`, `snapshot`, `tls` |
+//! | `command/acl/` | `acl token`, `policy`, `role`, `auth-method`, `binding-rule` |
 //! | `command/services/` | `services register`, `deregister`, `list` |
 //! | `command/bench/` | `bench`: load on an agent, and measurements |
 //! | `agent.rs`, `server.rs`, `dev/` | start and stop of each role |
