@@ -4,6 +4,7 @@ asserts; the first failure ends the program."""
 
 import json
 import os
+import time
 
 import consul
 from consul.exceptions import ACLPermissionDenied, ConsulException
@@ -22,6 +23,17 @@ def refused(kind, call, *arguments, **options):
     except kind as error:
         return str(error)
     raise AssertionError(f"{call} was not refused")
+
+
+def until_the_lists_exist(root):
+    """The leader creates them once it serves; until then access control is off."""
+    end = time.monotonic() + 10
+    while True:
+        try:
+            return root.acl.token.list()
+        except ConsulException:
+            assert time.monotonic() < end, "the lists were not created within 10 s"
+            time.sleep(0.05)
 
 
 def fresh_lists(root):
@@ -105,6 +117,7 @@ def lock_with_smallest_rights(root):
 
 def main():
     root = client("root")
+    until_the_lists_exist(root)
     fresh_lists(root)
     without_rights()
     policies_and_roles(root)
