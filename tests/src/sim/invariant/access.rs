@@ -4,7 +4,7 @@
 //! without the right at its log entry changes nothing. A deleted token and a changed policy count
 //! from their own entries. An agent's own commands write no key.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_bookkeeping};
 use crate::sim::history::Past;
 use lockmesh_protocol::acl::peer::{PeerField, SelectorStep};
 use lockmesh_protocol::acl::{
@@ -138,10 +138,6 @@ impl AccessControl {
             _ => {}
         }
     }
-}
-
-fn is_bookkeeping(change: &Change) -> bool {
-    matches!(change, Change::Reply(..) | Change::LowestSequence(..))
 }
 
 impl Invariant for AccessControl {

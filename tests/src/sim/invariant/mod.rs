@@ -310,6 +310,11 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
     ]
 }
 
+/// Returns `true` for a change of an agent's kept replies only: no effect of its command.
+fn is_bookkeeping(change: &Change) -> bool {
+    matches!(change, Change::Reply(..) | Change::LowestSequence(..))
+}
+
 /// Returns `true` if these changes are a restore's: the state starts again with the contents of the
 /// backup.
 fn is_restore(changes: &[Change]) -> bool {

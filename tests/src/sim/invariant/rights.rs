@@ -4,7 +4,7 @@
 //! is alive, or a session of it. Once there are operator hosts, an operator's command of another
 //! host changes nothing.
 
-use super::{Fact, Invariant, Scene, ensure};
+use super::{Fact, Invariant, Scene, ensure, is_bookkeeping};
 use crate::sim::history::Past;
 use lockmesh_protocol::change::Change;
 use lockmesh_protocol::command::{Command, NodeLeave};
@@ -86,10 +86,6 @@ fn is_of_operator(command: &Command) -> bool {
             | Command::ConfigureOperatorHosts(_)
             | Command::Restore(_)
     )
-}
-
-fn is_bookkeeping(change: &Change) -> bool {
-    matches!(change, Change::Reply(..) | Change::LowestSequence(..))
 }
 
 impl Invariant for Rights {

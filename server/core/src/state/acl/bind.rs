@@ -51,7 +51,9 @@ impl Acl {
             let links = self.links_of(&rule.spec, peer, node);
             // Whoever can choose a host's users could otherwise manage the whole cluster.
             let manages = self.settings.peer_management || names_node(&rule.spec.steps);
-            self.rules_of_links(&links).into_iter().map(move |rules| for_peer(rules, peer, node, manages))
+            self.rules_of_links(links.iter())
+                .into_iter()
+                .map(move |rules| for_peer(rules, peer, node, manages))
         });
         Some(rules.collect())
     }

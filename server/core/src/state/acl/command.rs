@@ -64,11 +64,7 @@ pub fn judge(
             judge(state, caller, node, now, &Command::from(restricted.clone()))
         }
         Command::Txn(ops) => {
-            let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
-                let why = check_operation(state, &rights, op).err()?;
-                Some(TxnError { op_index, what: why.to_string() })
-            });
-            let errors: Vec<TxnError> = judged.collect();
+            let errors = refused_operations(state, &rights, ops);
             (!errors.is_empty()).then_some(Reply::TxnFailed(errors))
         }
         command => check(state, &rights, command).err().map(refused),
@@ -257,8 +253,17 @@ pub(super) fn query_name(spec: &QuerySpec) -> Option<&str> {
     (!spec.name.is_empty() || spec.is_template()).then_some(spec.name.as_str())
 }
 
+/// The refusals of the operations of a transaction.
+pub(super) fn refused_operations(state: &State, rights: &Rights, ops: &[TxnOp]) -> Vec<TxnError> {
+    let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
+        let why = check_operation(state, rights, op).err()?;
+        Some(TxnError { op_index, what: why.to_string() })
+    });
+    judged.collect()
+}
+
 /// Checks an operation of a transaction.
-pub(super) fn check_operation(state: &State, rights: &Rights, op: &TxnOp) -> Result<(), NoAccess> {
+fn check_operation(state: &State, rights: &Rights, op: &TxnOp) -> Result<(), NoAccess> {
     match op {
         TxnOp::Kv(op) => {
             let key = op.key.as_str();

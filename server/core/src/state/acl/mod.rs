@@ -84,8 +84,7 @@ impl Acl {
                 (Who::Peer { uid: peer.uid, user: peer.user.clone(), node: node.clone() }, rules)
             }
             Caller::Token(hash) => {
-                let token = self.by_secret.get(hash).and_then(|accessor| self.tokens.get(accessor));
-                let token = token.filter(|token| token.expires_at.is_none_or(|end| end > now));
+                let token = self.token_of(hash).filter(|token| token.expires_at.is_none_or(|end| end > now));
                 let token = token.ok_or(NoAccess::UnknownToken)?;
                 let is_anonymous = token.accessor == ANONYMOUS;
                 let who = if is_anonymous { Who::Anonymous } else { Who::Token(token.accessor.clone()) };
@@ -94,6 +93,11 @@ impl Acl {
         };
         let AclSettings { default_policy, key_list_policy, .. } = *self.settings;
         Ok(Rights { who, policies, default_policy, key_list_policy })
+    }
+
+    /// The token whose secret has this hash.
+    fn token_of(&self, hash: &SecretHash) -> Option<&Arc<Token>> {
+        self.tokens.get(self.by_secret.get(hash)?)
     }
 
     /// The token with an accessor id.
@@ -116,20 +120,18 @@ impl Acl {
     fn policies_of(&self, token: Option<&Arc<Token>>) -> Vec<Arc<Rules>> {
         let Some(token) = token else { return Vec::new() };
         let roles = token.links.roles.iter().filter_map(|id| self.roles.get(id));
-        let links: Vec<Links> =
-            std::iter::once(&token.links).chain(roles.map(|role| &role.links)).cloned().collect();
-        self.rules_of_links(&links)
+        self.rules_of_links(std::iter::once(&token.links).chain(roles.map(|role| &role.links)))
     }
 
     /// The rules of policies and identities that count in this datacenter.
-    fn rules_of_links(&self, links: &[Links]) -> Vec<Arc<Rules>> {
-        let ids: BTreeSet<&String> = links.iter().flat_map(|links| &links.policies).collect();
+    fn rules_of_links<'a>(&self, links: impl Iterator<Item = &'a Links> + Clone) -> Vec<Arc<Rules>> {
+        let ids: BTreeSet<&String> = links.clone().flat_map(|links| &links.policies).collect();
         let datacenter = &self.settings.datacenter;
         let counts =
             |policy: &&Arc<Policy>| policy.datacenters.is_empty() || policy.datacenters.contains(datacenter);
         let policies = ids.into_iter().filter_map(|id| self.policies.get(id)).filter(counts);
         let policies = policies.map(|policy| policy.rules.clone());
-        policies.chain(links.iter().flat_map(|links| links.own_rules(datacenter))).collect()
+        policies.chain(links.flat_map(|links| links.own_rules(datacenter))).collect()
     }
 
     pub(super) fn load_settings(&mut self, settings: Arc<AclSettings>) {

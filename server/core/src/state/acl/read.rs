@@ -1,7 +1,7 @@
 //! The rights that queries need, and the rows that their callers may see.
 
 use super::super::State;
-use super::command::{check_operation, query_name};
+use super::command::{query_name, refused_operations};
 use lockmesh_protocol::acl::record::ANONYMOUS;
 use lockmesh_protocol::acl::{Access, Caller, NoAccess, Resource, Rights, Role, Token, Who};
 use lockmesh_protocol::command::{KvVerb, TxnKv, TxnOp};
@@ -71,12 +71,12 @@ pub fn own_rows(state: &State, caller: &Caller, rights: Option<&Rights>, query: 
         Query::Rights => Some(Rows::Rights(rights.map(|rights| Arc::new(rights.clone())))),
         Query::OwnToken => {
             let token = match caller {
-                Caller::Token(hash) => state.acl.by_secret.get(hash).and_then(|it| state.acl.tokens.get(it)),
+                Caller::Token(hash) => state.acl.token_of(hash),
                 Caller::Anonymous => state.acl.token(ANONYMOUS),
                 // A user that no rule binds has the agent's default token.
                 Caller::Peer(peer) if !matches!(rights, Some(Rights { who: Who::Peer { .. }, .. })) => {
                     match peer.otherwise {
-                        Some(hash) => state.acl.by_secret.get(&hash).and_then(|it| state.acl.tokens.get(it)),
+                        Some(hash) => state.acl.token_of(&hash),
                         None => state.acl.token(ANONYMOUS),
                     }
                 }
@@ -112,11 +112,7 @@ pub fn read_txn_as(
     rights: &Rights,
     ops: &[TxnOp],
 ) -> (Result<Vec<TxnResult>, Vec<TxnError>>, bool) {
-    let judged = (0u32..).zip(ops).filter_map(|(op_index, op)| {
-        let why = check_operation(state, rights, op).err()?;
-        Some(TxnError { op_index, what: why.to_string() })
-    });
-    let errors: Vec<TxnError> = judged.collect();
+    let errors = refused_operations(state, rights, ops);
     if !errors.is_empty() {
         return (Err(errors), false);
     }
